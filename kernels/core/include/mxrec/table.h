@@ -1,0 +1,153 @@
+// The dynamic embedding table: a growing key index over rows that are reached
+// by address. See docs/architecture.md for the contracts.
+#ifndef MXREC_TABLE_H_
+#define MXREC_TABLE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mxrec/address.h"
+#include "mxrec/initializer.h"
+#include "mxrec/parallel.h"
+#include "mxrec/span.h"
+#include "mxrec/status.h"
+
+namespace mxrec {
+
+struct TableOptions {
+  std::string name;  // used in every message
+  int dim = 0;       // 1..8192
+  InitializerOptions initializer;
+  bool record_counts = true;  // keep an occurrence count per key
+};
+
+// Slots an optimizer keeps in each row behind the embedding.
+struct SlotLayout {
+  std::string optimizer;             // "LazyAdam", ...
+  std::vector<float> initial_values;  // one per slot; a slot has dim columns
+};
+
+struct SgdParams {
+  float learning_rate = 0;
+  float weight_decay = 0;
+};
+
+struct LazyAdamParams {
+  float learning_rate = 0.001f;
+  float beta1 = 0.9f;
+  float beta2 = 0.999f;
+  float epsilon = 1e-8f;
+};
+
+struct MemoryUsage {
+  int64_t index_bytes = 0;
+  int64_t row_bytes = 0;   // bytes of row slabs in use (rows handed out)
+  int64_t other_bytes = 0;  // keys, counts, bitmaps
+};
+
+struct ExportChunk {
+  Span<const Key> keys;
+  Span<const float> rows;  // [keys.size(), stride]
+  Span<const int64_t> counts;
+};
+
+// Thread safety: all methods may be called from any thread at any time, the
+// destructor excepted. Who may invalidate an address: Evict-like operations
+// (per row, through its generation), Clear and Release (all).
+class Table {
+ public:
+  static Status Create(TableOptions options, std::shared_ptr<Table>* table);
+  virtual ~Table() = default;
+
+  virtual const TableOptions& options() const = 0;
+
+  // For each key the address of its visible row. A missing key is inserted
+  // with its initial row (a reserved row becomes visible). `hints` is empty or
+  // as long as `keys`: a hint that is an address of this table, current,
+  // visible and whose row holds this key is used without searching; any other
+  // value is ignored. `counts` is empty (1 each) or as long as `keys`, values
+  // >= 0, and is added to the key's count. Keys may repeat.
+  virtual Status FindOrInsert(Span<const Key> keys, Span<const Address> hints,
+                              Span<const int32_t> counts,
+                              Span<Address> addresses,
+                              const Parallel& parallel) = 0;
+
+  // The same without inserting or counting: kNoRow where there is no visible
+  // row.
+  virtual Status Find(Span<const Key> keys, Span<const Address> hints,
+                      Span<Address> addresses,
+                      const Parallel& parallel) const = 0;
+
+  // Hints for a later FindOrInsert or Find. With `reserve`, a missing key gets
+  // a reserved row, invisible until FindOrInsert meets the key.
+  virtual Status LookAhead(Span<const Key> keys, bool reserve,
+                           Span<Address> hints, const Parallel& parallel) = 0;
+
+  // Copies embeddings [addresses.size(), dim] to `out`; `default_row` (dim
+  // values, or null for zeros) where the address is kNoRow. An illegal address
+  // is InvalidArgument, naming table, position and value, and `out` is then
+  // unspecified.
+  virtual Status Gather(Span<const Address> addresses, const float* default_row,
+                        float* out, const Parallel& parallel) const = 0;
+
+  // Updates by address. `gradients` is [addresses.size(), dim]. Gradients of
+  // an address that repeats are summed first, in order of position; kNoRow is
+  // skipped. All addresses are checked before anything is written. Adds the
+  // optimizer's slots on first use; FailedPrecondition if the table already
+  // has slots of another optimizer (SGD keeps none and goes with any).
+  virtual Status ApplySgd(Span<const Address> addresses, const float* gradients,
+                          const SgdParams& params,
+                          const Parallel& parallel) = 0;
+  virtual Status ApplyLazyAdam(Span<const Address> addresses,
+                               const float* gradients,
+                               const LazyAdamParams& params,
+                               const Parallel& parallel) = 0;
+
+  virtual int64_t size() const = 0;      // visible keys
+  virtual int64_t capacity() const = 0;  // rows that fit without new memory
+  virtual int stride() const = 0;        // floats per row, slots included
+  virtual int64_t update_count() const = 0;  // optimizer steps applied
+  virtual MemoryUsage memory() const = 0;
+
+  // Streams all visible rows of one instant (updates wait), in no particular
+  // order, in chunks of at most `chunk_rows`. `visit` must not call the table.
+  virtual Status Export(
+      int64_t chunk_rows,
+      const std::function<Status(const ExportChunk&)>& visit) const = 0;
+
+  // Frees the memory now. Every later call fails with FailedPrecondition
+  // naming the table; it is safe while other threads use the table.
+  virtual void Release() = 0;
+  virtual bool released() const = 0;
+};
+
+// Unique keys of `ids` in order of first occurrence, the position of each id
+// among them, and how often each occurs. Vectors are resized. Thread-safe.
+template <typename T>
+void Unique(Span<const T> ids, std::vector<Key>* keys, int32_t* restore,
+            std::vector<int32_t>* counts);
+
+// Live tables of this process by name, for use without a Session. Thread-safe.
+// Holds weak references only.
+class Registry {
+ public:
+  static Registry& Global();
+  void Register(const std::shared_ptr<Table>& table);
+  // Newest live, unreleased table of that name, or null.
+  std::shared_ptr<Table> Find(const std::string& name) const;
+  // Releases every live table. Returns how many there were.
+  int ReleaseAll();
+
+ private:
+  struct Impl;
+  Registry();
+  ~Registry();
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace mxrec
+
+#endif  // MXREC_TABLE_H_

@@ -1,0 +1,36 @@
+// Loops over rows, compiled for several instruction sets and chosen once per
+// process. Rows are given as pointers; a null pointer is skipped by updates.
+#ifndef MXREC_SRC_ROW_MATH_H_
+#define MXREC_SRC_ROW_MATH_H_
+
+#include <cstdint>
+
+namespace mxrec {
+
+struct RowMath {
+  // out[i, :] = rows[i][0, dim), or default_row (zeros if null) for a null row.
+  void (*gather)(const float* const* rows, int64_t n, int dim,
+                 const float* default_row, float* out);
+
+  // w -= learning_rate * (g + weight_decay * w).
+  void (*sgd)(float* const* rows, const float* gradients, int64_t n, int dim,
+              float learning_rate, float weight_decay);
+
+  // Row [w | m | v]; the formula of MxRecApplyLazyAdamByAddress with
+  // `step_size` = lr_t.
+  void (*lazy_adam)(float* const* rows, const float* gradients, int64_t n,
+                    int dim, float step_size, float beta1, float beta2,
+                    float epsilon);
+};
+
+const RowMath& BestRowMath();
+
+namespace internal {
+extern const RowMath kRowMathBaseline;
+extern const RowMath kRowMathAvx2;
+extern const RowMath kRowMathAvx512;
+}  // namespace internal
+
+}  // namespace mxrec
+
+#endif  // MXREC_SRC_ROW_MATH_H_

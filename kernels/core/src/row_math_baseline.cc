@@ -1,0 +1,2 @@
+#define MXREC_ROW_MATH kRowMathBaseline
+#include "row_math.inc"

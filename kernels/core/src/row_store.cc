@@ -1,0 +1,183 @@
+#include "row_store.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace mxrec {
+namespace {
+
+constexpr int64_t kTargetSlabBytes = int64_t{4} << 20;
+constexpr int64_t kHugePage = int64_t{2} << 20;
+constexpr int kMinSlabShift = 6;  // one word of visible bits
+constexpr int kMaxSlabShift = 16;
+constexpr int64_t kMaxRows = int64_t{1} << kRowBits;
+
+// Zeroed, not resident until touched; null on failure. Large areas start at a
+// huge-page boundary, since only whole huge pages can be used as such.
+void* Map(int64_t bytes, bool huge_pages) {
+  const int64_t padded = huge_pages ? bytes + kHugePage : bytes;
+  void* area =
+      mmap(nullptr, static_cast<size_t>(padded), PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (area == MAP_FAILED) return nullptr;
+  if (!huge_pages) return area;
+  const uintptr_t start = reinterpret_cast<uintptr_t>(area);
+  const uintptr_t aligned = (start + kHugePage - 1) & ~uintptr_t(kHugePage - 1);
+  const uintptr_t page_end = (aligned + bytes + 4095) & ~uintptr_t{4095};
+  if (aligned > start) munmap(area, aligned - start);
+  if (start + padded > page_end) {
+    munmap(reinterpret_cast<void*>(page_end), start + padded - page_end);
+  }
+  madvise(reinterpret_cast<void*>(aligned), static_cast<size_t>(bytes),
+          MADV_HUGEPAGE);
+  return reinterpret_cast<void*>(aligned);
+}
+
+void Unmap(void* area, int64_t bytes) {
+  if (area != nullptr) munmap(area, static_cast<size_t>(bytes));
+}
+
+int SlabShift(int dim) {
+  const int64_t row_bytes = dim * static_cast<int64_t>(sizeof(float));
+  int shift = kMinSlabShift;
+  while (shift < kMaxSlabShift &&
+         (row_bytes << (shift + 1)) <= kTargetSlabBytes) {
+    ++shift;
+  }
+  return shift;
+}
+
+}  // namespace
+
+RowStore::RowStore(std::string name, int dim, bool record_counts)
+    : name_(std::move(name)),
+      dim_(dim),
+      record_counts_(record_counts),
+      slab_shift_(SlabShift(dim)),
+      slab_mask_((RowIndex{1} << slab_shift_) - 1),
+      max_slabs_(kMaxRows >> slab_shift_),
+      stride_(dim) {}
+
+RowStore::~RowStore() {
+  const uint32_t ready = slabs_ready_.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < ready; ++i) {
+    Unmap(slabs_[i].data, DataBytes(stride_));
+    Unmap(slabs_[i].bits, MetaBytes());
+  }
+  Unmap(slabs_, max_slabs_ * static_cast<int64_t>(sizeof(Slab)));
+}
+
+Status RowStore::Init() {
+  // The directory is as long as it can ever get, so that it never moves; only
+  // the touched part of it is resident.
+  slabs_ = static_cast<Slab*>(
+      Map(max_slabs_ * static_cast<int64_t>(sizeof(Slab)), false));
+  if (slabs_ == nullptr) {
+    return Status::ResourceExhausted("table '" + name_ +
+                                     "': no address space for its directory");
+  }
+  return Status::Ok();
+}
+
+// Bits, keys and counts of a slab share one mapping, in this order.
+int64_t RowStore::MetaBytes() const {
+  const int64_t bits =
+      (slab_rows() / 64) * static_cast<int64_t>(sizeof(RowBits));
+  const int64_t keys = slab_rows() * static_cast<int64_t>(sizeof(Key));
+  return bits + keys + (record_counts_ ? keys : 0);
+}
+
+int64_t RowStore::bytes_beside_rows() const {
+  const int64_t per_row = static_cast<int64_t>(sizeof(Key)) +
+                          (record_counts_ ? sizeof(int64_t) : 0);
+  return rows_allocated() * per_row + rows_allocated() / 4;
+}
+
+Status RowStore::Allocate(uint32_t count, RowIndex* first) {
+  int64_t begin = next_.load(std::memory_order_relaxed);
+  do {
+    if (begin + count > kMaxRows) {
+      return Status::ResourceExhausted("table '" + name_ + "' holds " +
+                                       std::to_string(begin) +
+                                       " rows, the most a table can have");
+    }
+  } while (!next_.compare_exchange_weak(begin, begin + count,
+                                        std::memory_order_relaxed));
+  while (capacity() < begin + count) {
+    const Status status = AddSlab();
+    if (!status.ok()) return status;
+  }
+  *first = static_cast<RowIndex>(begin);
+  return Status::Ok();
+}
+
+Status RowStore::AddSlab() {
+  std::lock_guard<std::mutex> lock(grow_mutex_);
+  const uint32_t index = slabs_ready_.load(std::memory_order_relaxed);
+  if (capacity() >= next_.load(std::memory_order_relaxed)) return Status::Ok();
+  // The first slab has small pages, so that a small table stays small.
+  const bool huge_pages = index > 0 && DataBytes(stride_) >= kHugePage;
+  Slab slab = {};
+  slab.data = static_cast<float*>(Map(DataBytes(stride_), huge_pages));
+  char* meta = static_cast<char*>(Map(MetaBytes(), false));
+  if (slab.data == nullptr || meta == nullptr) {
+    Unmap(slab.data, DataBytes(stride_));
+    Unmap(meta, MetaBytes());
+    return Status::ResourceExhausted(
+        "table '" + name_ + "': the system gives no memory for rows " +
+        std::to_string(capacity()) + " to " +
+        std::to_string(capacity() + slab_rows()) + " (" +
+        std::to_string(DataBytes(stride_) + MetaBytes()) + " bytes)");
+  }
+  // Zeroed memory is a valid state of the atomics.
+  slab.bits = reinterpret_cast<RowBits*>(meta);
+  meta += (slab_rows() / 64) * static_cast<int64_t>(sizeof(RowBits));
+  slab.keys = reinterpret_cast<Key*>(meta);
+  meta += slab_rows() * static_cast<int64_t>(sizeof(Key));
+  if (record_counts_) {
+    slab.counts = reinterpret_cast<std::atomic<int64_t>*>(meta);
+  }
+  slabs_[index] = slab;
+  slabs_ready_.store(index + 1, std::memory_order_release);
+  return Status::Ok();
+}
+
+Status RowStore::AddSlots(const std::vector<float>& initial_values) {
+  const int new_stride =
+      stride_ + dim_ * static_cast<int>(initial_values.size());
+  const uint32_t ready = slabs_ready_.load(std::memory_order_acquire);
+  const int64_t used = next_.load(std::memory_order_relaxed);
+  std::vector<float*> widened(ready, nullptr);
+  for (uint32_t i = 0; i < ready; ++i) {
+    widened[i] = static_cast<float*>(Map(
+        DataBytes(new_stride), i > 0 && DataBytes(new_stride) >= kHugePage));
+    if (widened[i] == nullptr) {
+      for (uint32_t j = 0; j < i; ++j) Unmap(widened[j], DataBytes(new_stride));
+      return Status::ResourceExhausted(
+          "table '" + name_ + "': no memory to add " +
+          std::to_string(initial_values.size()) + " optimizer slots");
+    }
+  }
+  for (uint32_t i = 0; i < ready; ++i) {
+    const int64_t rows =
+        std::min(slab_rows(), used - (static_cast<int64_t>(i) << slab_shift_));
+    for (int64_t r = 0; r < rows; ++r) {
+      float* to = widened[i] + r * new_stride;
+      std::memcpy(to, slabs_[i].data + r * stride_,
+                  static_cast<size_t>(stride_) * sizeof(float));
+      for (size_t s = 0; s < initial_values.size(); ++s) {
+        std::fill_n(to + stride_ + static_cast<int64_t>(s) * dim_, dim_,
+                    initial_values[s]);
+      }
+    }
+    Unmap(slabs_[i].data, DataBytes(stride_));
+    slabs_[i].data = widened[i];
+  }
+  stride_ = new_stride;
+  return Status::Ok();
+}
+
+}  // namespace mxrec

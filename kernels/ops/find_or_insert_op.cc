@@ -1,0 +1,61 @@
+// MxRecFindOrInsert: the addresses of a training batch's keys.
+#include "op_utils.h"
+#include "shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+
+namespace mxrec_ops {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelContext;
+
+REGISTER_OP("MxRecFindOrInsert")
+    .Input("handle: resource")
+    .Input("keys: int64")
+    .Input("hints: int64")
+    .Input("counts: int32")
+    .Output("addresses: int64")
+    .SetIsStateful()
+    .SetShapeFn(KeysToAddressesShape)
+    .Doc(R"doc(
+Addresses of keys; a missing key is inserted with its initial row.
+
+keys: [n].
+hints: [n] or [0], addresses found ahead of time by MxRecLookAhead. A hint that
+  is not the current address of its key is ignored.
+counts: [n] or [0] (1 each), occurrences to add to each key's count.
+addresses: [n].
+)doc");
+
+class FindOrInsertOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    TableRef table;
+    OP_REQUIRES_OK(context, GetTable(context, 0, &table));
+    const tensorflow::Tensor& keys = context->input(1);
+    const tensorflow::Tensor& hints = context->input(2);
+    const tensorflow::Tensor& counts = context->input(3);
+    OP_REQUIRES_OK(context, CheckVector(keys, "keys"));
+    OP_REQUIRES_OK(context,
+                   CheckVectorOrEmpty(hints, keys.NumElements(), "hints"));
+    OP_REQUIRES_OK(context,
+                   CheckVectorOrEmpty(counts, keys.NumElements(), "counts"));
+    tensorflow::Tensor* addresses = nullptr;
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(0, keys.shape(), &addresses));
+    OP_REQUIRES_OK(
+        context,
+        ToTf(table->table().FindOrInsert(
+            InputSpan<int64_t>(keys), InputSpan<int64_t>(hints),
+            InputSpan<int32_t>(counts), OutputSpan<int64_t>(addresses),
+            TfParallel(context))));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(
+    Name("MxRecFindOrInsert").Device(tensorflow::DEVICE_CPU), FindOrInsertOp);
+
+}  // namespace
+}  // namespace mxrec_ops

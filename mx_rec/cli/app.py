@@ -1,0 +1,101 @@
+"""The command group and the entry point."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+import mx_rec
+from mx_rec.cli.console import ExitCode, one_line
+from mx_rec.cli.diff import diff_command
+from mx_rec.cli.inspect import inspect_command
+from mx_rec.cli.passes import passes_command
+from mx_rec.cli.rewrite import rewrite_command
+from mx_rec.errors import GraphFileError, GraphRewriteError
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    invoke_without_command=True,
+    epilog="Exit codes: 0 done (diff: equal), 1 diff found a difference, 2 bad usage or a file that cannot "
+    "be read or written, 3 a pass failed or refused. Problems are one line on stderr.",
+)
+@click.version_option(mx_rec.__version__, prog_name="recgraph")
+@click.pass_context
+def recgraph(context: click.Context) -> None:
+    """Rewrites, inspects and compares graphs of TensorFlow recommenders.
+
+    Files are GraphDefs (.pb, .pbtxt) or MetaGraphDefs (.meta), told apart by what they hold. The op library is not
+    needed.
+
+    \b
+    Examples:
+      recgraph inspect train.meta
+      recgraph rewrite train.meta train.rewritten.meta --report text
+      recgraph diff train.meta train.rewritten.meta
+      recgraph passes
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+recgraph.add_command(rewrite_command)
+recgraph.add_command(inspect_command)
+recgraph.add_command(diff_command)
+recgraph.add_command(passes_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs `recgraph` and exits with its code.
+
+    Args:
+        arguments: of the command line; those of the process if not given.
+    """
+    _silence_tensorflow()
+    sys.exit(int(_run(arguments)))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        result = recgraph.main(args=arguments, prog_name="recgraph", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else ExitCode.OK
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return _fail("interrupted", ExitCode.INTERRUPTED)
+    except click.UsageError as error:
+        return _fail(_usage_message(error), ExitCode.USAGE)
+    except click.ClickException as error:
+        return _fail(error.format_message(), error.exit_code)
+    except GraphFileError as error:
+        return _fail(str(error), ExitCode.USAGE)
+    except GraphRewriteError as error:
+        return _fail(str(error), ExitCode.REFUSED)
+    except BrokenPipeError:
+        # The reader has left; keep the interpreter from flushing into the closed pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+
+
+def _usage_message(error: click.UsageError) -> str:
+    command = error.ctx.command_path if error.ctx else "recgraph"
+    return f"{error.format_message()} (see '{command} --help')"
+
+
+def _fail(message: str, code: int) -> int:
+    click.echo(f"recgraph: {one_line(message)}", err=True)
+    return code
+
+
+def _silence_tensorflow() -> None:
+    """Before TensorFlow is imported: its notices would drown the one line that matters.
+
+    The oneDNN switch changes no result here, since no graph is run; it keeps newer versions from writing a notice before
+    their log level is read.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")

@@ -1,0 +1,41 @@
+"""`recgraph passes`."""
+
+from __future__ import annotations
+
+import inspect
+
+import click
+
+
+@click.command("passes", short_help="List the passes and their order.")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+def passes_command(names: tuple[str, ...]) -> None:
+    """Lists the passes in pipeline order with the reason of their place; with names, explains those passes.
+
+    \b
+    Examples:
+      recgraph passes
+      recgraph passes hoist_lookups
+    """
+    from mx_rec.passes import PASSES
+
+    unknown = [name for name in names if name not in PASSES]
+    if unknown:
+        raise click.UsageError(f"no pass '{unknown[0]}'; the passes are {', '.join(PASSES)}")
+    if not names:
+        click.echo(_overview())
+        return
+    click.echo("\n\n".join(f"{name}\n\n{inspect.getdoc(PASSES[name])}" for name in names))
+
+
+def _overview() -> str:
+    from mx_rec.passes import default_pipeline
+
+    steps = [(step.name, _first_line(type(step))) for step in default_pipeline()]
+    width = max(len(name) for name, _ in steps)
+    lines = [f"{number}. {name:<{width}}  {text}" for number, (name, text) in enumerate(steps, start=1)]
+    return "\n".join(lines)
+
+
+def _first_line(step: type) -> str:
+    return (inspect.getdoc(step) or "").partition("\n")[0]

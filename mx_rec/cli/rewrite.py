@@ -1,0 +1,199 @@
+"""`recgraph rewrite`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mx_rec.cli.console import CommandFailed, ExitCode, say
+from mx_rec.cli.params import GRAPH_PATH, NAME_LIST
+
+if TYPE_CHECKING:
+    from mx_rec.graph.files import LoadedGraph
+    from mx_rec.passes import Pass, PipelineResult, Refusal
+
+_MAX_AHEAD = 1024
+
+
+@dataclass(frozen=True)
+class RewriteOptions:
+    """The options of the command, as given.
+
+    Attributes:
+        passes: names of the passes to run, None for all.
+        report: `text` or `json`.
+        dump_dir: where each pass leaves the graph as text.
+        time_passes: whether the text report shows times.
+        strict: whether a refused lookup fails the command.
+        prefetch: batches prepared ahead of the step.
+        parallel_calls: batches prepared at the same time.
+        hot_embedding: whether to mark gathers for the high-performance kernel.
+        op_impl_mode: an `op_impl_mode.ini`.
+        keep: nodes that stay though nothing reads them.
+    """
+
+    passes: tuple[str, ...] | None
+    report: str
+    dump_dir: str | None
+    time_passes: bool
+    strict: bool
+    prefetch: int
+    parallel_calls: int
+    hot_embedding: bool
+    op_impl_mode: str | None
+    keep: tuple[str, ...]
+
+
+@click.command("rewrite", short_help="Move the lookups of a graph into its input pipeline.")
+@click.argument("source", metavar="IN", type=GRAPH_PATH)
+@click.argument("target", metavar="OUT", type=GRAPH_PATH)
+@click.option("--passes", type=NAME_LIST, metavar="A,B", help="Run only these passes, in pipeline order.")
+@click.option(
+    "--report", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Form of the report."
+)
+@click.option("--dump-dir", metavar="DIR", help="Write the graph before and after each pass there, as text.")
+@click.option("--time-passes", is_flag=True, help="Show the time of each pass (JSON always has it).")
+@click.option("--strict", is_flag=True, help="Exit with 3 and write nothing when anything was refused.")
+@click.option(
+    "--prefetch",
+    type=click.IntRange(1, _MAX_AHEAD),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Batches prepared ahead of the step.",
+)
+@click.option(
+    "--parallel-calls",
+    type=click.IntRange(1, _MAX_AHEAD),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Batches prepared at the same time.",
+)
+@click.option("--no-hot-embedding", "hot_embedding", flag_value=False, default=True, help="Leave out hot_embedding.")
+@click.option("--op-impl-mode", metavar="FILE", help="An op_impl_mode.ini (lines like GatherV2=high_performance).")
+@click.option("--keep", multiple=True, metavar="NODE", help="Never remove this node; may be repeated.")
+def rewrite_command(source: str, target: str, **options: Any) -> None:
+    """Moves the id-to-address work of each lookup in IN into the dataset that feeds it, and writes OUT.
+
+    OUT is the same kind of file as IN, and may be IN itself. It is written only on success and replaced in one step. A
+    MetaGraphDef gets the collections of the new nodes, and keeps every node that its collections, saver and
+    signatures name.
+
+    When there is nothing to do, OUT is a copy of IN and a remark says so. A lookup that cannot be moved stays where
+    it is and is reported with node and reason; that is no failure unless --strict is given.
+
+    The report goes to stdout. Exit codes: 0 written, 2 bad usage or an unreadable or unwritable file, 3 a pass failed,
+    or refused under --strict.
+
+    \b
+    Examples:
+      recgraph rewrite train.pb train.rewritten.pb
+      recgraph rewrite train.meta train.meta --prefetch 4 --time-passes
+      recgraph rewrite train.pbtxt out.pbtxt --report json --strict
+      recgraph rewrite train.pb out.pb --passes find_lookups,insert_collections --dump-dir dumps
+    """
+    _rewrite(source, target, RewriteOptions(**options))
+
+
+def _rewrite(source: str, target: str, options: RewriteOptions) -> None:
+    from mx_rec.graph import files
+
+    loaded = files.load_graph(source)
+    for warning in loaded.warnings:
+        say(f"warning: '{source}': {warning}")
+    passes = _passes(loaded, options)
+    files.check_writable(target)
+    result = _run(loaded, passes, options.dump_dir)
+    click.echo(_report(result, options), nl=False)
+    _stop_if_refused(result, options)
+    if not result.modified:
+        files.copy_graph(loaded, target)
+        say(f"nothing to do: no pass changed the graph; '{target}' is a copy of '{source}'")
+        return
+    files.save_graph(loaded, result.graph_def, target)
+
+
+def _passes(loaded: LoadedGraph, options: RewriteOptions) -> list[Pass]:
+    """The passes to run. A pass that was asked for but is switched off is bad usage."""
+    from mx_rec.passes import PASSES, PipelineOptions, default_pipeline
+
+    _check_kept_nodes(loaded, options.keep)
+    pipeline = default_pipeline(
+        PipelineOptions(
+            prefetch=options.prefetch,
+            parallel_calls=options.parallel_calls,
+            hot_embedding=options.hot_embedding,
+            op_impl_mode=_op_impl_mode(options.op_impl_mode),
+            keep=loaded.referenced_nodes().union(options.keep),
+        )
+    )
+    if options.passes is None:
+        return pipeline
+    for name in options.passes:
+        if name not in PASSES:
+            raise click.UsageError(f"--passes: no pass '{name}'; the passes are {', '.join(PASSES)}")
+        if name not in {step.name for step in pipeline}:
+            raise click.UsageError(f"--passes: '{name}' is switched off by another option")
+    return [step for step in pipeline if step.name in options.passes]
+
+
+def _check_kept_nodes(loaded: LoadedGraph, keep: Sequence[str]) -> None:
+    if not keep:
+        return
+    names = {node.name for node in loaded.graph_def.node}
+    for name in keep:
+        if name not in names:
+            raise click.UsageError(f"--keep: '{loaded.path}' has no node '{name}'")
+
+
+def _op_impl_mode(path: str | None) -> dict[str, str] | None:
+    if path is None:
+        return None
+    from mx_rec.graph.op_impl_mode import read_op_impl_mode
+
+    return dict(read_op_impl_mode(path))
+
+
+def _run(loaded: LoadedGraph, passes: Sequence[Pass], dump_dir: str | None) -> PipelineResult:
+    from mx_rec.passes import PassFailed, PassManager
+
+    directory = None if dump_dir is None else Path(dump_dir)
+    try:
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+        return PassManager(passes, directory).run(loaded.graph_def)
+    except PassFailed as error:
+        node = f" at node '{error.node}'" if error.node else ""
+        raise CommandFailed(
+            f"pass {error.pass_name} failed{node}: {error.reason}; nothing was written", ExitCode.REFUSED
+        ) from error
+    except OSError as error:
+        raise CommandFailed(
+            f"--dump-dir: cannot write '{error.filename or dump_dir}': {error.strerror}", ExitCode.USAGE
+        ) from error
+
+
+def _report(result: PipelineResult, options: RewriteOptions) -> str:
+    from mx_rec.passes import report_json, report_text
+
+    if options.report == "text":
+        return report_text(result.reports, with_times=options.time_passes)
+    content = {"modified": result.modified, "passes": report_json(result.reports)}
+    return json.dumps(content, indent=2) + "\n"
+
+
+def _stop_if_refused(result: PipelineResult, options: RewriteOptions) -> None:
+    refusals = [(report.name, refusal) for report in result.reports for refusal in report.refusals]
+    if refusals and options.strict:
+        raise CommandFailed(_refusal_message(*refusals[0], others=len(refusals) - 1), ExitCode.REFUSED)
+
+
+def _refusal_message(name: str, refusal: Refusal, others: int) -> str:
+    more = f" (and {others} more refusals)" if others else ""
+    return f"pass {name} refused node '{refusal.node}': {refusal.reason}{more}; nothing was written (--strict)"

@@ -1,0 +1,1 @@
+"""Names shared by scripts, the front and the passes."""

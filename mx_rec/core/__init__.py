@@ -1,0 +1,1 @@
+"""Tables and lookups: what a training script builds its model with."""

@@ -1,0 +1,303 @@
+"""`create_table` and `sparse_lookup`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Optional, Union
+
+import numpy as np
+import tensorflow as tf
+
+from mx_rec import ops
+from mx_rec.constants.constants import (
+    ASCEND_SPARSE_LOOKUP_ENTRANCE,
+    ASCEND_SPARSE_LOOKUP_ID_OFFSET,
+    ASCEND_SPARSE_LOOKUP_LOCAL_EMB,
+    ATTR_GRAPH_TOKEN,
+    ATTR_LOOKUP,
+    MAX_DIM,
+    MAX_VOCABULARY_SIZE,
+    MIN_DIM,
+)
+from mx_rec.core import graph_state
+from mx_rec.core.initializers import table_seed, to_native
+from mx_rec.core.table import EmbeddingTable
+from mx_rec.tf_compat import set_string_attr
+from mx_rec.util.initialize import ConfigInitializer
+from mx_rec.util.log import logger
+from mx_rec.util.validate import check_bool, check_float, check_int, check_string
+
+_ID_DTYPES = (tf.int32, tf.int64)
+
+
+def create_table(
+    key_dtype: tf.DType,
+    dim: Union[int, tf.TensorShape],
+    name: str,
+    emb_initializer: Any,
+    device_vocabulary_size: int = 1,
+    host_vocabulary_size: int = 0,
+    ssd_vocabulary_size: int = 0,
+    ssd_data_path: Sequence[str] = (".",),
+    is_save: bool = True,
+    is_dp: bool = False,
+    init_param: float = 1.0,
+    all2all_gradients_op: str = "sum_gradients",
+    enable_merge: bool = False,
+    padding_keys: Optional[Sequence[int]] = None,
+    padding_keys_mask: bool = False,
+    padding_keys_len: Optional[int] = None,
+    value_dtype: tf.DType = tf.float32,
+    shard_num: int = 1,
+    fusion_optimizer_var: bool = True,
+    hashtable_threshold: int = 0,
+    **kwargs: Any,
+) -> EmbeddingTable:
+    """Creates an embedding table in the default graph.
+
+    With dynamic expansion the table grows with the keys it sees, so no size need be guessed.
+
+    Args:
+        key_dtype: tf.int64 or tf.int32, dtype of the ids.
+        dim: columns of an embedding, 1..8192, an int or a one-dimensional TensorShape.
+        name: letters, digits, `_` and `.`, 1..100 characters, unique in the graph.
+        emb_initializer: a TensorFlow or Keras initializer instance. A key's row depends on the
+            table's seed (the initializer's, else the graph's, and the name), the key and the column
+            alone: the same key gets the same row in every run and order.
+        device_vocabulary_size: 1..1e9; with dynamic expansion only the fan-in of variance scaling.
+        host_vocabulary_size: 0..1e9; no effect with dynamic expansion.
+        ssd_vocabulary_size: 0..1e9; no effect with dynamic expansion.
+        ssd_data_path: accepted; tables live in memory.
+        is_save: whether checkpoints include the table.
+        is_dp: accepted; one process holds the whole table.
+        init_param: -10..10, multiplies the initial values.
+        all2all_gradients_op: accepted: `sum_gradients` or `sum_gradients_and_div_by_ranksize`.
+        enable_merge: must be False: shared stores are not available yet.
+        padding_keys: must be None: padding keys are not available yet.
+        padding_keys_mask: must be False, as above.
+        padding_keys_len: must be None, as above.
+        value_dtype: tf.float32.
+        shard_num: 1..8192, accepted; the store shards by itself.
+        fusion_optimizer_var: accepted.
+        hashtable_threshold: accepted.
+        **kwargs: older spellings (`optimizer_list`) are ignored, others with a warning.
+
+    Raises:
+        EnvironmentError: before `init`.
+        TypeError, ValueError: a parameter is out of its range (the message names it), or the name
+            is taken.
+        NotImplementedError: without dynamic expansion, or for what is not available yet.
+    """
+    config = ConfigInitializer.get_instance()
+    if enable_merge or padding_keys is not None or padding_keys_mask or padding_keys_len is not None:
+        raise NotImplementedError(
+            f"table {name!r}: enable_merge and padding_keys are not available yet; leave them out"
+        )
+    if not config.use_dynamic_expansion:
+        raise NotImplementedError(
+            f"table {name!r}: tables of fixed capacity are not available yet; "
+            "use init(use_dynamic_expansion=True)"
+        )
+    if key_dtype not in _ID_DTYPES:
+        raise ValueError(f"key_dtype must be tf.int64 or tf.int32, got {key_dtype!r}")
+    if value_dtype != tf.float32:
+        raise ValueError(f"value_dtype must be tf.float32, got {value_dtype!r}")
+    if all2all_gradients_op not in ("sum_gradients", "sum_gradients_and_div_by_ranksize"):
+        raise ValueError(
+            "all2all_gradients_op must be sum_gradients or sum_gradients_and_div_by_ranksize, "
+            f"got {all2all_gradients_op!r}"
+        )
+    check_string("name", name, 1, 100, r"[A-Za-z0-9_.]+")
+    columns = _check_dim(dim)
+    check_int("device_vocabulary_size", device_vocabulary_size, 1, MAX_VOCABULARY_SIZE)
+    check_int("host_vocabulary_size", host_vocabulary_size, 0, MAX_VOCABULARY_SIZE)
+    check_int("ssd_vocabulary_size", ssd_vocabulary_size, 0, MAX_VOCABULARY_SIZE)
+    if ssd_vocabulary_size > 0 and host_vocabulary_size == 0:
+        raise ValueError("ssd_vocabulary_size > 0 needs host_vocabulary_size > 0, got 0")
+    check_int("shard_num", shard_num, 1, MAX_DIM)
+    check_float("init_param", init_param, -10.0, 10.0)
+    for flag, value in (("is_save", is_save), ("is_dp", is_dp), ("fusion_optimizer_var", fusion_optimizer_var)):
+        check_bool(flag, value)
+    _warn_ignored("create_table", set(kwargs) - {"optimizer_list"})
+
+    graph = tf.compat.v1.get_default_graph()
+    state = graph_state.state_of(graph)
+    if name in state.tables:
+        raise ValueError(f"table name {name!r} is taken in this graph; each table needs its own name")
+    seed = table_seed(name, emb_initializer, graph.seed)
+    native = to_native(emb_initializer, columns, device_vocabulary_size, seed)
+    with tf.compat.v1.name_scope(None), tf.control_dependencies(None):
+        handle = ops.table_handle(
+            name,
+            columns,
+            initializer=native.kind,
+            initializer_a=native.a,
+            initializer_b=native.b,
+            initializer_scale=float(init_param),
+            initializer_pool=native.pool,
+            seed=seed,
+            record_counts=os.environ.get("RECORD_KEY_COUNT", "0") == "1",
+            name=f"mx_rec/{name}/handle",
+        )
+    set_string_attr(handle.op, ATTR_GRAPH_TOKEN, state.token)
+    tf.compat.v1.add_to_collection(config.train_params_config.ascend_global_hashtable_collection, handle)
+    table = EmbeddingTable(name, columns, tf.as_dtype(key_dtype), handle, is_save)
+    state.tables[name] = table
+    return table
+
+
+def sparse_lookup(
+    hashtable: EmbeddingTable,
+    ids: tf.Tensor,
+    send_count: Optional[int] = None,
+    dim: Optional[int] = None,
+    is_train: bool = True,
+    name: Optional[str] = None,
+    modify_graph: bool = False,
+    batch: Optional[dict] = None,
+    access_and_evict_config: Optional[dict] = None,
+    is_grad: bool = True,
+    serving_default_value: Optional[Union[float, Sequence[float], np.ndarray]] = None,
+    **kwargs: Any,
+) -> tf.Tensor:
+    """Looks up the embeddings of a batch of ids.
+
+    The graph it builds is complete: ids -> unique keys -> addresses -> rows -> back to the batch.
+    `modify_graph_and_start_emb_cache` later moves the first half into the input pipeline.
+
+    Args:
+        hashtable: of the same graph as `ids`.
+        ids: int32 or int64 tensor of any rank; any size may be unknown or 0. Every int value is a
+            legal id.
+        send_count: accepted; the number of distinct keys of a batch is not bounded here.
+        dim: accepted (older spelling); must equal the table's if given.
+        is_train: training lookups insert missing keys with their initial rows and count; others
+            never do, and read `serving_default_value` for missing keys.
+        name: 1..255 characters, unique; default `sparse_lookup_<n>`.
+        modify_graph: accepted; the rewrite decides by the graph.
+        batch: accepted; used with feature specifications only.
+        access_and_evict_config: must be None: admission and eviction are not available yet.
+        is_grad: whether the rows are trained; if not, the result passes no gradient on.
+        serving_default_value: a number or [dim] numbers, read where the table has no row; zeros if
+            not given.
+        **kwargs: ignored with a warning.
+
+    Returns:
+        float32 tensor of shape `ids.shape + [dim]`.
+
+    A training lookup with `is_grad` puts its local embedding, float32 [n, dim], into the collection
+    ASCEND_SPARSE_LOOKUP_LOCAL_EMB and its addresses, int64 [n], into ASCEND_SPARSE_LOOKUP_ID_OFFSET,
+    in the same order; every lookup puts its ids into ASCEND_SPARSE_LOOKUP_ENTRANCE.
+
+    Raises:
+        EnvironmentError: before `init`, or after the graph has been rewritten.
+        TypeError, ValueError: a parameter is not as said above; the message names it.
+    """
+    ConfigInitializer.get_instance()
+    _check_lookup_arguments(hashtable, ids, dim, is_train, is_grad, access_and_evict_config)
+    _warn_ignored("sparse_lookup", set(kwargs))
+    state = graph_state.state_of(ids.graph)
+    if state.initializers is not None:
+        raise EnvironmentError(
+            f"table {hashtable.table_name!r}: sparse_lookup must come before modify_graph_and_start_emb_cache()"
+        )
+    lookup_name = _lookup_name(state, name)
+    default_row = _default_row(serving_default_value, hashtable.dim)
+
+    with tf.compat.v1.name_scope(None), tf.compat.v1.name_scope(f"mx_rec/{hashtable.table_name}/{lookup_name}/"):
+        entrance = tf.identity(ids, name="ids")
+        keys, restore, counts = ops.unique(entrance, name="unique")
+        restore.set_shape(ids.shape)
+        no_hints = tf.constant([], tf.int64, name="no_hints")
+        if is_train:
+            addresses = ops.find_or_insert(hashtable.handle, keys, no_hints, counts, name="addresses")
+        else:
+            addresses = ops.find(hashtable.handle, keys, no_hints, name="addresses")
+        embeddings = ops.gather_by_address(
+            hashtable.handle, addresses, hashtable.dim, default_row, name="local_emb"
+        )
+        result = tf.gather(embeddings, restore, axis=0, name="embeddings")
+    for node in (entrance, keys, addresses, embeddings, result):
+        set_string_attr(node.op, ATTR_LOOKUP, lookup_name)
+
+    graph = ids.graph
+    graph.add_to_collection(ASCEND_SPARSE_LOOKUP_ENTRANCE, entrance)
+    if is_train and is_grad:
+        graph.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, embeddings)
+        graph.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, addresses)
+    state.lookups.append(
+        graph_state.LookupRecord(
+            lookup_name, hashtable.table_name, is_train, is_grad, addresses, embeddings
+        )
+    )
+    return result if is_grad else tf.stop_gradient(result)
+
+
+def _check_dim(dim: Any) -> int:
+    if isinstance(dim, tf.TensorShape):
+        if dim.rank != 1 or dim[0] is None:
+            raise ValueError(f"dim must be an int or a TensorShape of one known dimension, got {dim}")
+        dim = tf.compat.dimension_value(dim[0])
+    return check_int("dim", dim, MIN_DIM, MAX_DIM)
+
+
+def _warn_ignored(function: str, names: set[str]) -> None:
+    if names:
+        logger.warning("%s ignores unknown parameters: %s", function, ", ".join(sorted(names)))
+
+
+def _check_lookup_arguments(
+    table: Any, ids: Any, dim: Any, is_train: Any, is_grad: Any, access_and_evict_config: Any
+) -> None:
+    if not isinstance(table, EmbeddingTable):
+        raise TypeError(f"hashtable must be a table made by create_table, got {table!r}")
+    if not isinstance(ids, tf.Tensor):
+        raise TypeError(
+            f"table {table.table_name!r}: ids must be a dense integer tf.Tensor, got {type(ids).__name__}"
+        )
+    if ids.dtype not in _ID_DTYPES:
+        raise TypeError(f"table {table.table_name!r}: ids must be int64 or int32, got {ids.dtype.name}")
+    if ids.dtype != table.key_dtype:
+        raise TypeError(
+            f"table {table.table_name!r} was created with key_dtype {table.key_dtype.name}, "
+            f"but ids are {ids.dtype.name}; cast one of them"
+        )
+    if ids.graph is not table.handle.graph:
+        raise ValueError(
+            f"table {table.table_name!r} and the ids {ids.name!r} belong to different graphs; "
+            "create the table in the graph that uses it"
+        )
+    if dim is not None and dim != table.dim:
+        raise ValueError(f"table {table.table_name!r}: dim must be the table's {table.dim}, got {dim}")
+    check_bool("is_train", is_train)
+    check_bool("is_grad", is_grad)
+    if access_and_evict_config is not None:
+        raise ValueError(
+            f"table {table.table_name!r}: access_and_evict_config must be None: "
+            "admission and eviction are not available yet"
+        )
+
+
+def _lookup_name(state: graph_state.GraphState, name: Optional[str]) -> str:
+    taken = {record.name for record in state.lookups}
+    if name is None:
+        n = len(state.lookups)
+        while f"sparse_lookup_{n}" in taken:
+            n += 1
+        return f"sparse_lookup_{n}"
+    check_string("name", name, 1, 255, r"[A-Za-z0-9_.\-/]+")
+    if name in taken:
+        raise ValueError(f"lookup name {name!r} is taken in this graph")
+    return name
+
+
+def _default_row(value: Any, dim: int) -> Optional[np.ndarray]:
+    if value is None:
+        return None
+    row = np.asarray(value, np.float32)
+    if row.shape not in ((), (1,), (dim,)):
+        raise ValueError(
+            f"serving_default_value must be a number or {dim} numbers, got shape {list(row.shape)}"
+        )
+    return np.broadcast_to(row, (dim,)).copy()

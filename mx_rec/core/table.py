@@ -1,0 +1,65 @@
+"""The table a script holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Optional
+
+import tensorflow as tf
+
+from mx_rec import ops
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EmbeddingTable:
+    """A dynamic embedding table of one graph; its content lives in the session.
+
+    Attributes:
+        table_name: unique in the graph.
+        dim: columns of an embedding.
+        key_dtype: dtype of the ids it is looked up with, tf.int64 or tf.int32.
+        handle: scalar resource tensor.
+        is_save: whether checkpoints include it.
+    """
+
+    table_name: str
+    dim: int
+    key_dtype: tf.DType
+    handle: tf.Tensor
+    is_save: bool = True
+
+    def size(self, session: Optional[tf.compat.v1.Session] = None) -> int:
+        """Number of keys: of the table in `session`, else of the newest live one; 0 if none lives."""
+        if session is not None:
+            return int(session.run(self._query("size")))
+        stats = ops.table_stats(self.table_name)
+        return 0 if stats is None else stats.size
+
+    def capacity(self, session: Optional[tf.compat.v1.Session] = None) -> int:
+        """Number of rows that fit without new memory; which table: as `size`."""
+        if session is not None:
+            return int(session.run(self._query("capacity")))
+        stats = ops.table_stats(self.table_name)
+        return 0 if stats is None else stats.capacity
+
+    def export(self, session: tf.compat.v1.Session) -> ops.table_ops.TableContent:
+        """Keys, rows and counts of the table in `session`, as numpy arrays sorted by key."""
+        return session.run(self._query("export"))
+
+    def memory(self) -> Optional[ops.TableStats]:
+        """State and bytes of the newest live table of that name, None if none lives."""
+        return ops.table_stats(self.table_name)
+
+    def _query(self, what: str) -> tf.Tensor:
+        """The query op of this table, made once per graph."""
+        make = {"size": ops.table_size, "capacity": ops.table_capacity, "export": ops.table_export}[what]
+        graph = self.handle.graph
+        name = f"mx_rec/{self.table_name}/{what}"
+        try:
+            operation = graph.get_operation_by_name(name)
+        except KeyError:
+            with graph.as_default(), tf.compat.v1.name_scope(None), tf.control_dependencies(None):
+                return make(self.handle, name=name)
+        if what == "export":
+            return ops.table_ops.TableContent(*operation.outputs)
+        return operation.outputs[0]

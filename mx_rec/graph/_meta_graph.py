@@ -1,0 +1,157 @@
+"""What a MetaGraphDef holds beside its graph: references into it, collections, the list of ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError
+from tensorflow.core.framework import graph_pb2, op_def_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
+from tensorflow.python.framework import op_def_registry, ops
+
+from mx_rec.constants.constants import ATTR_COLLECTIONS
+from mx_rec.errors import GraphFileError
+
+
+def referenced_nodes(meta_graph: meta_graph_pb2.MetaGraphDef) -> dict[str, str]:
+    """Nodes that the MetaGraphDef names outside its graph, each with the place that names it."""
+    names = {node.name for node in meta_graph.graph_def.node}
+    found: dict[str, str] = {}
+    for place, text in _texts(meta_graph):
+        name = _node_name(text)
+        if name in names:
+            found.setdefault(name, place)
+    return found
+
+
+def with_graph(
+    meta_graph: meta_graph_pb2.MetaGraphDef, graph_def: graph_pb2.GraphDef
+) -> meta_graph_pb2.MetaGraphDef:
+    """A copy with another graph; its collections and its list of ops follow the graph."""
+    _check_references(meta_graph, graph_def)
+    result = meta_graph_pb2.MetaGraphDef()
+    result.CopyFrom(meta_graph)
+    result.graph_def.CopyFrom(graph_def)
+    _fill_collections(result)
+    _update_op_list(result)
+    return result
+
+
+def collection_entries(graph_def: graph_pb2.GraphDef) -> Iterator[tuple[str, str]]:
+    """Collection and tensor name of each membership that the nodes' attribute states, in node order.
+
+    An entry of the attribute is `COLLECTION` for the node's first output or `COLLECTION:index`.
+    """
+    for node in graph_def.node:
+        if ATTR_COLLECTIONS not in node.attr:
+            continue
+        for entry in node.attr[ATTR_COLLECTIONS].list.s:
+            collection, _, index = entry.decode().partition(":")
+            yield collection, f"{node.name}:{index or 0}"
+
+
+def _check_references(meta_graph: meta_graph_pb2.MetaGraphDef, graph_def: graph_pb2.GraphDef) -> None:
+    left = {node.name for node in graph_def.node}
+    for name, place in referenced_nodes(meta_graph).items():
+        if name not in left:
+            raise GraphFileError(
+                f"node '{name}' is gone from the new graph, but {place} of the MetaGraphDef still names it: "
+                f"keep that node (--keep {name})"
+            )
+
+
+def _fill_collections(meta_graph: meta_graph_pb2.MetaGraphDef) -> None:
+    for collection, tensor in collection_entries(meta_graph.graph_def):
+        members = meta_graph.collection_def[collection]
+        if members.WhichOneof("kind") not in (None, "node_list"):
+            raise GraphFileError(
+                f"collection '{collection}' is a {members.WhichOneof('kind')} in this MetaGraphDef, "
+                f"expected a node_list, so '{tensor}' cannot be added to it"
+            )
+        if tensor not in members.node_list.value:
+            members.node_list.value.append(tensor)
+
+
+def _update_op_list(meta_graph: meta_graph_pb2.MetaGraphDef) -> None:
+    """Ops that are used: as the file described them, new ones as this TensorFlow does."""
+    op_list = meta_graph.meta_info_def.stripped_op_list
+    if not op_list.op:
+        return
+    known = {op.name: op for op in op_list.op}
+    described = (known.get(name) or _described(name) for name in sorted(_used_ops(meta_graph.graph_def)))
+    updated = op_def_pb2.OpList(op=[op for op in described if op is not None])
+    op_list.CopyFrom(updated)
+
+
+def _used_ops(graph_def: graph_pb2.GraphDef) -> set[str]:
+    used = {node.op for node in graph_def.node}
+    for function in graph_def.library.function:
+        used.update(node.op for node in function.node_def)
+    return used - {function.signature.name for function in graph_def.library.function}
+
+
+def _described(name: str) -> op_def_pb2.OpDef | None:
+    registered = op_def_registry.get(name)
+    if registered is None:
+        return None
+    op_def = op_def_pb2.OpDef()
+    op_def.CopyFrom(registered)
+    for message in (op_def, *op_def.input_arg, *op_def.output_arg, *op_def.attr):
+        message.ClearField("description")
+    op_def.ClearField("summary")
+    return op_def
+
+
+def _texts(meta_graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str]]:
+    """Every string that may name a node, with the place that holds it."""
+    for text in _strings(meta_graph.saver_def):
+        yield "saver_def", text
+    for key, signature in meta_graph.signature_def.items():
+        for text in _strings(signature):
+            yield f"signature_def '{key}'", text
+    for key, collection in meta_graph.collection_def.items():
+        place = f"collection '{key}'"
+        for text in _collection_texts(key, collection):
+            yield place, text
+
+
+def _collection_texts(key: str, collection: Any) -> Iterable[str]:
+    kind = collection.WhichOneof("kind")
+    if kind == "node_list":
+        return collection.node_list.value
+    message_type = ops.get_collection_proto_type(key)
+    if kind != "bytes_list" or message_type is None:
+        return ()
+    return [text for data in collection.bytes_list.value for text in _message_strings(message_type, data)]
+
+
+def _message_strings(message_type: Any, data: bytes) -> list[str]:
+    message = message_type()
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        return []  # Another program's collection under a name that TensorFlow uses.
+    return list(_strings(message))
+
+
+def _strings(message: Any) -> Iterator[str]:
+    for field, value in message.ListFields():
+        if field.type not in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_MESSAGE):
+            continue
+        for item in _field_values(value):
+            if isinstance(item, str):
+                yield item
+            else:
+                yield from _strings(item)
+
+
+def _field_values(value: Any) -> Iterable[Any]:
+    if isinstance(value, str) or hasattr(value, "ListFields"):
+        return (value,)
+    return list(value.values()) if hasattr(value, "values") else value
+
+
+def _node_name(text: str) -> str:
+    return text.lstrip("^").partition(":")[0]

@@ -1,0 +1,118 @@
+"""Attribute values: Python values to and from `AttrValue` protos."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Optional
+
+from tensorflow.core.framework import attr_value_pb2, tensor_shape_pb2, types_pb2
+from tensorflow.python.framework import tensor_util
+
+AttrValue = Any  # tensorflow.AttrValue; protobuf classes carry no static types
+Shape = Any  # tensorflow.TensorShapeProto
+
+DT_INVALID = types_pb2.DT_INVALID
+DT_FLOAT = types_pb2.DT_FLOAT
+DT_INT32 = types_pb2.DT_INT32
+DT_INT64 = types_pb2.DT_INT64
+DT_STRING = types_pb2.DT_STRING
+DT_BOOL = types_pb2.DT_BOOL
+DT_RESOURCE = types_pb2.DT_RESOURCE
+DT_VARIANT = types_pb2.DT_VARIANT
+REF_OFFSET = 100  # DT_X_REF = DT_X + 100
+
+
+def dtype_name(dtype: int) -> str:
+    """Lower-case name of a `DataType` number: "int64", "float_ref", "resource"."""
+    if dtype not in types_pb2.DataType.values():
+        return f"dtype {dtype}"
+    return types_pb2.DataType.Name(dtype)[3:].lower()
+
+
+def is_ref(dtype: int) -> bool:
+    """Whether the dtype is a reference to a mutable tensor (variables before resources)."""
+    return dtype > REF_OFFSET
+
+
+def base_dtype(dtype: int) -> int:
+    """The dtype without its reference mark."""
+    return dtype - REF_OFFSET if dtype > REF_OFFSET else dtype
+
+
+def attr_type(dtype: int) -> AttrValue:
+    return attr_value_pb2.AttrValue(type=dtype)
+
+
+def attr_types(dtypes: Iterable[int]) -> AttrValue:
+    return attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(type=dtypes))
+
+
+def attr_shapes(shapes: Iterable[Optional[Shape]]) -> AttrValue:
+    """A list of shapes; `None` becomes a shape of unknown rank."""
+    known = [unknown_shape() if shape is None else shape for shape in shapes]
+    return attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(shape=known))
+
+
+def attr_bytes(value: str | bytes) -> AttrValue:
+    return attr_value_pb2.AttrValue(s=value.encode() if isinstance(value, str) else value)
+
+
+def attr_strings(values: Iterable[str]) -> AttrValue:
+    return attr_value_pb2.AttrValue(
+        list=attr_value_pb2.AttrValue.ListValue(s=[value.encode() for value in values])
+    )
+
+
+def attr_ints(values: Iterable[int]) -> AttrValue:
+    return attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(i=values))
+
+
+def attr_int(value: int) -> AttrValue:
+    return attr_value_pb2.AttrValue(i=value)
+
+
+def attr_bool(value: bool) -> AttrValue:
+    return attr_value_pb2.AttrValue(b=value)
+
+
+def attr_func(name: str) -> AttrValue:
+    """A function of the library, without attributes of its own."""
+    value = attr_value_pb2.AttrValue()
+    value.func.name = name
+    return value
+
+
+def attr_tensor(value: Any, dtype: int) -> AttrValue:
+    """A constant tensor."""
+    return attr_value_pb2.AttrValue(tensor=tensor_util.make_tensor_proto(value, dtype=dtype))
+
+
+def copy_attr(value: AttrValue) -> AttrValue:
+    """A copy that later changes of the original do not reach."""
+    copied = attr_value_pb2.AttrValue()
+    copied.CopyFrom(value)
+    return copied
+
+
+def const_value(value: AttrValue) -> Any:
+    """The numpy array of a `tensor` attribute."""
+    return tensor_util.MakeNdarray(value.tensor)
+
+
+def unknown_shape() -> Shape:
+    return tensor_shape_pb2.TensorShapeProto(unknown_rank=True)
+
+
+def known_shape(dims: Iterable[Optional[int]]) -> Shape:
+    """A shape of known rank; a `None` dimension is unknown."""
+    shape = tensor_shape_pb2.TensorShapeProto()
+    for size in dims:
+        shape.dim.add(size=-1 if size is None else size)
+    return shape
+
+
+def shape_dims(shape: Optional[Shape]) -> Optional[tuple[Optional[int], ...]]:
+    """Dimensions of a shape, `None` for each unknown one; `None` when the rank is unknown."""
+    if shape is None or shape.unknown_rank:
+        return None
+    return tuple(None if dim.size < 0 else dim.size for dim in shape.dim)

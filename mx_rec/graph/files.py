@@ -1,0 +1,406 @@
+"""Graph files: GraphDef and MetaGraphDef, binary or text.
+
+A file is told apart by what it holds, not by its name, and is written back as the same kind. Reading needs
+no op library: graphs with unknown ops load. Writing is atomic: a failed write leaves what was there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import mmap
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from google.protobuf import text_format
+from google.protobuf.message import DecodeError
+from tensorflow.core.framework import graph_pb2, types_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
+from tensorflow.python.framework import op_def_registry
+
+from mx_rec.errors import GraphFileError
+from mx_rec.graph import _meta_graph, _wire
+
+GraphKind = Literal["graphdef", "graphdef_text", "metagraph", "metagraph_text"]
+
+MAX_BYTES = (1 << 31) - 1  # A serialized protobuf is smaller than 2 GB.
+
+_TITLES = {
+    "graphdef": "GraphDef",
+    "graphdef_text": "GraphDef (text)",
+    "metagraph": "MetaGraphDef",
+    "metagraph_text": "MetaGraphDef (text)",
+}
+_EXPECTED = "expected a GraphDef (.pb, .pbtxt) or a MetaGraphDef (.meta), binary or text"
+_NO_SAVED_MODEL = (
+    "SavedModels are not supported; load it and write its graph as a GraphDef, or a MetaGraphDef "
+    "with tf.compat.v1.train.export_meta_graph"
+)
+_MAGIC = {
+    b"\x1f\x8b": "gzip data (unpack it first)",
+    b"PK\x03\x04": "a zip archive (a .keras model?)",
+    b"\x89HDF": "an HDF5 file (a Keras .h5 model?)",
+    b"version https://git-lfs": "a Git LFS pointer (run git lfs pull)",
+}
+_CONTROL_BYTES = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_FIRST_FIELD = re.compile(r"(?:\s|#[^\n]*(?:\n|\Z))*(?P<field>[A-Za-z_][A-Za-z0-9_]*)?")
+_GRAPH_FIELDS = frozenset(field.name for field in graph_pb2.GraphDef.DESCRIPTOR.fields)
+_META_FIELDS = frozenset(field.name for field in meta_graph_pb2.MetaGraphDef.DESCRIPTOR.fields)
+_SAVED_MODEL_FIELDS = frozenset({"saved_model_schema_version", "meta_graphs"})
+_SHOWN_NAMES = 3
+_PROBED_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class LoadedGraph:
+    """A graph file as read.
+
+    Attributes:
+      path: Where it was read from.
+      kind: What the file is; the same kind is written back.
+      message: The GraphDef or MetaGraphDef as it was in the file.
+      size_bytes: Size of the file.
+      warnings: What looked odd but did not keep the file from being read.
+    """
+
+    path: Path
+    kind: GraphKind
+    message: Any
+    size_bytes: int
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def graph_def(self) -> graph_pb2.GraphDef:
+        """The graph of the file."""
+        return self.message.graph_def if self.kind.startswith("metagraph") else self.message
+
+    @property
+    def title(self) -> str:
+        """The kind in words."""
+        return _TITLES[self.kind]
+
+    def referenced_nodes(self) -> frozenset[str]:
+        """Nodes that collections, saver and signatures of a MetaGraphDef name: a rewrite must keep them."""
+        if not self.kind.startswith("metagraph"):
+            return frozenset()
+        return frozenset(_meta_graph.referenced_nodes(self.message))
+
+
+@dataclass(frozen=True)
+class ConstantSize:
+    """A constant and the bytes it takes in the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+
+
+def load_graph(path: str | os.PathLike[str]) -> LoadedGraph:
+    """Reads a graph file.
+
+    Raises:
+      GraphFileError: The file is missing, unreadable, too large, cut off, or something else.
+    """
+    source = Path(path)
+    size = _checked_size(source)
+    if size > MAX_BYTES:
+        raise GraphFileError(_too_large(f"'{source}'", size, _largest_in_file(source)))
+    data = _read(source)
+    kind, message = _parse_text(source, data) if _is_text(data) else _parse_binary(source, data)
+    loaded = LoadedGraph(source, kind, message, len(data), _warnings(kind, message))
+    _check_complete(loaded)
+    return loaded
+
+
+def save_graph(loaded: LoadedGraph, graph_def: graph_pb2.GraphDef, path: str | os.PathLike[str]) -> int:
+    """Writes a graph as the same kind of file that it was read from; returns the bytes written.
+
+    A MetaGraphDef keeps all it holds; it gets the collections that the nodes' attribute states, and its
+    list of ops is brought up to date.
+
+    Raises:
+      GraphFileError: The graph is too large, or the file cannot be written. What was at `path` is untouched.
+    """
+    size = sum(node.ByteSize() for node in graph_def.node) + graph_def.library.ByteSize()
+    if size > MAX_BYTES:
+        constants = largest_constants(graph_def, _SHOWN_NAMES)
+        largest = [(constant.name, constant.size_bytes) for constant in constants]
+        raise GraphFileError(_too_large("the graph", size, largest))
+    is_meta = loaded.kind.startswith("metagraph")
+    message = _meta_graph.with_graph(loaded.message, graph_def) if is_meta else graph_def
+    data = _serialized(message, is_text=loaded.kind.endswith("_text"))
+    write_atomically(path, data)
+    return len(data)
+
+
+def copy_graph(loaded: LoadedGraph, path: str | os.PathLike[str]) -> int:
+    """Writes the file as it was read, byte for byte; returns the bytes written, 0 if it is the same file."""
+    target = Path(path)
+    if target.exists() and target.samefile(loaded.path):
+        return 0
+    data = _read(loaded.path)
+    write_atomically(target, data)
+    return len(data)
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Fails early, before any work, when `path` cannot be written.
+
+    Raises:
+      GraphFileError: With what is in the way.
+    """
+    target = _write_target(path)
+    with _named_os_errors(f"cannot write '{path}'"):
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+        os.close(handle)
+        os.unlink(name)
+
+
+def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
+    """Writes to a temporary file beside `path`, then renames it; on failure nothing changed."""
+    target = _write_target(path)
+    with _named_os_errors(f"cannot write '{path}'"):
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.chmod(name, _file_mode(target))
+            os.replace(name, target)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+            raise
+
+
+def largest_constants(graph_def: graph_pb2.GraphDef, count: int) -> list[ConstantSize]:
+    """The constants that take most of the file, functions included, largest first."""
+    sizes = [_constant_size(node, "") for node in graph_def.node if node.op == "Const"]
+    for function in graph_def.library.function:
+        prefix = f"{function.signature.name}/"
+        sizes.extend(_constant_size(node, prefix) for node in function.node_def if node.op == "Const")
+    return heapq.nlargest(count, sizes, key=lambda item: item.size_bytes)
+
+
+def _constant_size(node: Any, prefix: str) -> ConstantSize:
+    tensor = node.attr["value"].tensor
+    return ConstantSize(
+        name=prefix + node.name,
+        dtype=types_pb2.DataType.Name(tensor.dtype)[len("DT_") :].lower(),
+        shape=tuple(dim.size for dim in tensor.tensor_shape.dim),
+        size_bytes=tensor.ByteSize(),
+    )
+
+
+def _checked_size(path: Path) -> int:
+    with _named_os_errors(f"cannot read '{path}'"):
+        info = path.stat()
+    if stat.S_ISDIR(info.st_mode):
+        if any(path.glob("saved_model.pb*")):
+            raise GraphFileError(f"'{path}' is a SavedModel directory: {_NO_SAVED_MODEL}")
+        raise GraphFileError(f"'{path}' is a directory; {_EXPECTED}")
+    if not stat.S_ISREG(info.st_mode):
+        raise GraphFileError(f"'{path}' is not a regular file; {_EXPECTED}")
+    if info.st_size == 0:
+        raise GraphFileError(f"'{path}' is empty; {_EXPECTED}")
+    return info.st_size
+
+
+def _read(path: Path) -> bytes:
+    with _named_os_errors(f"cannot read '{path}'"):
+        return path.read_bytes()
+
+
+def _is_text(data: bytes) -> bool:
+    return _CONTROL_BYTES.search(data, 0, _PROBED_BYTES) is None
+
+
+def _parse_binary(path: Path, data: bytes) -> tuple[GraphKind, Any]:
+    kind = _wire.binary_kind(data)
+    if kind == "savedmodel":
+        raise GraphFileError(f"'{path}' is the .pb of a SavedModel: {_NO_SAVED_MODEL}")
+    if kind is None:
+        raise GraphFileError(_not_a_graph(path, data))
+    message = graph_pb2.GraphDef() if kind == "graphdef" else meta_graph_pb2.MetaGraphDef()
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise GraphFileError(f"'{path}' starts as a {_TITLES[kind]} but is {_damage(data)}") from error
+    return kind, message
+
+
+def _damage(data: bytes) -> str:
+    offset = _wire.truncated_at(data)
+    if offset is None:
+        return "damaged: a message inside it is not valid"
+    return f"truncated or damaged: the field at byte {offset} runs past the end ({len(data)} bytes)"
+
+
+def _not_a_graph(path: Path, data: bytes) -> str:
+    for magic, name in _MAGIC.items():
+        if data.startswith(magic):
+            return f"'{path}' is {name}; {_EXPECTED}"
+    return f"'{path}' is a binary file of another kind, or was cut off near its start; {_EXPECTED}"
+
+
+def _parse_text(path: Path, data: bytes) -> tuple[GraphKind, Any]:
+    if data.startswith(b"version https://git-lfs"):
+        raise GraphFileError(_not_a_graph(path, data))
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise GraphFileError(f"{_not_a_graph(path, data)} (byte {error.start} is neither)") from error
+    kind = _text_kind(path, text)
+    message = graph_pb2.GraphDef() if kind == "graphdef_text" else meta_graph_pb2.MetaGraphDef()
+    try:
+        text_format.Parse(text, message)
+    except text_format.ParseError as error:
+        raise GraphFileError(f"'{path}' is no valid {_TITLES[kind]}: {_parse_problem(error)}") from error
+    return kind, message
+
+
+def _text_kind(path: Path, text: str) -> GraphKind:
+    if not text.strip():
+        raise GraphFileError(f"'{path}' holds nothing but white space; {_EXPECTED}")
+    match = _FIRST_FIELD.match(text)
+    field = match["field"] if match else None
+    if field in _GRAPH_FIELDS:
+        return "graphdef_text"
+    if field in _META_FIELDS:
+        return "metagraph_text"
+    if field in _SAVED_MODEL_FIELDS:
+        raise GraphFileError(f"'{path}' is the .pbtxt of a SavedModel: {_NO_SAVED_MODEL}")
+    position = match.start("field") if match and field else len(text) - len(text.lstrip())
+    found = f"'{field}'" if field else repr(text[position : position + 20])
+    line = text.count("\n", 0, position) + 1
+    raise GraphFileError(f"'{path}' is text but no graph: line {line} starts with {found}; {_EXPECTED}")
+
+
+def _parse_problem(error: text_format.ParseError) -> str:
+    reason = re.sub(r"^\d+:\d+ : ", "", str(error)).splitlines()[0]
+    line = error.GetLine()
+    return reason if line is None else f"line {line}: {reason}"
+
+
+def _warnings(kind: GraphKind, message: Any) -> tuple[str, ...]:
+    graph_def = message.graph_def if kind.startswith("metagraph") else message
+    if kind == "graphdef" and not graph_def.HasField("versions"):
+        return ("the graph has no version stamp, which TensorFlow writes last: the file may be truncated",)
+    return ()
+
+
+def _check_complete(loaded: LoadedGraph) -> None:
+    """A file cut between two nodes still parses; it then lacks nodes or functions that others name."""
+    graph_def = loaded.graph_def
+    names = {node.name for node in graph_def.node}
+    if len(names) != len(graph_def.node):
+        raise GraphFileError(f"'{loaded.path}' holds two nodes named '{_first_duplicate(graph_def)}'")
+    _check_none_missing(loaded.path, "node", _dangling_inputs(graph_def, names))
+    _check_none_missing(loaded.path, "function", _dangling_functions(graph_def))
+
+
+def _check_none_missing(path: Path, what: str, missing: Iterator[tuple[str, str]]) -> None:
+    found = list(missing)
+    if not found:
+        return
+    name, user = found[0]
+    others = f" (and {len(found) - 1} more such references)" if len(found) > 1 else ""
+    raise GraphFileError(
+        f"'{path}' may be truncated: node '{user}' needs {what} '{name}', which the file lacks{others}"
+    )
+
+
+def _first_duplicate(graph_def: graph_pb2.GraphDef) -> str:
+    seen: set[str] = set()
+    for node in graph_def.node:
+        if node.name in seen:
+            return node.name
+        seen.add(node.name)
+    raise AssertionError("there is no duplicate")
+
+
+def _dangling_inputs(graph_def: graph_pb2.GraphDef, names: set[str]) -> Iterator[tuple[str, str]]:
+    for node in graph_def.node:
+        for text in node.input:
+            name = text.lstrip("^").partition(":")[0]
+            if name not in names:
+                yield name, node.name
+
+
+def _dangling_functions(graph_def: graph_pb2.GraphDef) -> Iterator[tuple[str, str]]:
+    known = {function.signature.name for function in graph_def.library.function}
+    bodies = [graph_def.node, *(function.node_def for function in graph_def.library.function)]
+    for nodes in bodies:
+        for node in nodes:
+            for name in _function_names(node):
+                if name not in known and op_def_registry.get(name) is None:
+                    yield name, node.name
+
+
+def _function_names(node: Any) -> Iterator[str]:
+    for value in node.attr.values():
+        kind = value.WhichOneof("value")
+        if kind == "func" and value.func.name:
+            yield value.func.name
+        elif kind == "list":
+            yield from (function.name for function in value.list.func)
+
+
+def _too_large(what: str, size: int, largest: list[tuple[str, int]]) -> str:
+    listed = ", ".join(f"'{name}' ({_megabytes(taken)})" for name, taken in largest)
+    detail = f"; the largest nodes are {listed}: keep such values in a variable or a file" if listed else ""
+    return f"{what} takes {_megabytes(size)}, more than the 2 GB that a protobuf may take{detail}"
+
+
+def _largest_in_file(path: Path) -> list[tuple[str, int]]:
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        kind = None if _is_text(data[:_PROBED_BYTES]) else _wire.binary_kind(data)
+        if kind is None or kind == "savedmodel":
+            return []
+        return _wire.largest_nodes(data, kind, _SHOWN_NAMES)
+
+
+def _serialized(message: Any, *, is_text: bool) -> bytes:
+    if is_text:
+        return text_format.MessageToString(message).encode()
+    return message.SerializeToString(deterministic=True)
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.0f} MB"
+
+
+def _write_target(path: str | os.PathLike[str]) -> Path:
+    """The file that is really written: symbolic links are followed, so that they stay links."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise GraphFileError(f"cannot write '{path}': it is a directory")
+    if target.exists() and not target.is_file():
+        raise GraphFileError(f"cannot write '{path}': it is not a regular file")
+    if not target.parent.is_dir():
+        raise GraphFileError(f"cannot write '{path}': no directory '{target.parent}'; create it first")
+    return target
+
+
+def _file_mode(target: Path) -> int:
+    if target.exists():
+        return stat.S_IMODE(target.stat().st_mode)
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+@contextlib.contextmanager
+def _named_os_errors(action: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise GraphFileError(f"{action}: {error.strerror or error}") from error

@@ -1,0 +1,216 @@
+"""What may run ahead of the step: the nodes between a batch and the keys, judged one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Optional
+
+from mx_rec.graph.attrs import DT_RESOURCE, is_ref
+from mx_rec.graph.iterators import GET_NEXT, Obstacle
+from mx_rec.graph.node import Node, TensorRef
+from mx_rec.graph.view import GraphView
+
+# A resource that a dataset function may capture: its content never changes once it is initialised.
+IMMUTABLE_TABLES = frozenset({"HashTableV2"})
+
+_STATEFUL_BUT_PURE = frozenset({"Assert", "CheckNumerics", "LookupTableFindV2"})
+_PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault", "_Arg"})
+_CONTROL_FLOW_V1 = frozenset(
+    prefix + op
+    for prefix in ("", "Ref")
+    for op in ("Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "ControlTrigger")
+)
+_VARIABLE_READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarHandleOp"})
+_RANDOM_OPS = frozenset({"Multinomial", "ParameterizedTruncatedNormal", "StatefulUniformInt"})
+_MAX_GET_NEXTS = 2  # two are enough to refuse, and to say which
+
+
+class Origin(NamedTuple):
+    """Where a node's values come from.
+
+    Attributes:
+        get_nexts: the batches it depends on; at most two are kept.
+        obstacle: the first thing upstream, or the node itself, that may not run ahead.
+    """
+
+    get_nexts: tuple[str, ...]
+    obstacle: Optional[Obstacle]
+
+
+class SliceAnalysis:
+    """Judges nodes of one view; every node is visited once, whatever the number of lookups."""
+
+    def __init__(self, view: GraphView) -> None:
+        self._view = view
+        self._origins: dict[str, Origin] = {}
+        self._pure_functions: dict[str, Optional[str]] = {}
+
+    def origin(self, name: str) -> Origin:
+        """Where the values of the node `name` come from."""
+        self._visit(name)
+        return self._origins[name]
+
+    def nodes(self, roots: Iterable[str]) -> list[Node]:
+        """The nodes that `roots` need, themselves included, inputs first; without get_nexts and captured tables."""
+        order: dict[str, Node] = {}
+        for root in roots:
+            for name in self._inputs_first(root, order):
+                node = self._view.node(name)
+                if not _is_leaf(node):
+                    order[name] = node
+        return list(order.values())
+
+    def _inputs_first(self, root: str, done: Any) -> Iterator[str]:
+        opened: set[str] = set()
+        stack = [root]
+        while stack:
+            name = stack[-1]
+            missing = [] if name in opened else [s for s in self._sources(name) if s not in done and s not in opened]
+            opened.add(name)
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            stack.pop()
+            if name not in done:
+                yield name
+
+    def _sources(self, name: str) -> list[str]:
+        node = self._view.node(name)
+        if _is_leaf(node):
+            return []
+        return [*dict.fromkeys([ref.node for ref in node.inputs] + list(node.controls))]
+
+    def _visit(self, root: str) -> None:
+        open_nodes: set[str] = set()
+        stack = [root]
+        while stack:
+            name = stack[-1]
+            if name in self._origins:
+                stack.pop()
+                continue
+            missing = [] if name in open_nodes else [s for s in self._sources(name) if s not in self._origins]
+            open_nodes.add(name)
+            in_loop = [source for source in missing if source in open_nodes]
+            if in_loop:
+                self._origins[name] = Origin((), Obstacle(name, "is in a loop; lookups in loops are not moved"))
+                stack.pop()
+                continue
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            self._origins[name] = self._judge(self._view.node(name))
+            stack.pop()
+
+    def _judge(self, node: Node) -> Origin:
+        if node.op == GET_NEXT:
+            return Origin((node.name,), None)
+        if _is_leaf(node):
+            return Origin((), None)
+        obstacle = self._own_obstacle(node)
+        get_nexts: dict[str, None] = {}
+        for source in self._sources(node.name):
+            origin = self._origins.get(source, Origin((), None))
+            obstacle = obstacle or origin.obstacle
+            get_nexts.update(dict.fromkeys(origin.get_nexts))
+        return Origin(tuple(get_nexts)[:_MAX_GET_NEXTS], obstacle)
+
+    def _own_obstacle(self, node: Node) -> Optional[Obstacle]:
+        reason = self._op_reason(node) or self._resource_reason(node) or self._function_reason(node)
+        return None if reason is None else Obstacle(node.name, reason)
+
+    def _op_reason(self, node: Node) -> Optional[str]:
+        op = node.op
+        if op in _PLACEHOLDERS:
+            return "is fed at the step, so its value is not known ahead of it"
+        if op in _CONTROL_FLOW_V1:
+            return f"op {op!r} is control flow of TensorFlow 1, which a dataset function cannot hold"
+        if op in _VARIABLE_READS:
+            return f"reads variable {_variable_name(node)!r}, whose value ahead of the step may be another"
+        schema, types = self._view.schema(op), self._view.types(node.name)
+        if schema is None or types is None:
+            return f"op {op!r} is not known to this TensorFlow; load the library that defines it"
+        if any(is_ref(dtype) for dtype in types.outputs):
+            return f"op {op!r} gives a reference to a variable, whose value ahead of the step may be another"
+        if not schema.is_stateful or op in _STATEFUL_BUT_PURE:
+            return None
+        if "Random" in op or op in _RANDOM_OPS:
+            return f"op {op!r} draws random numbers, which would come in another order ahead of the step"
+        return f"op {op!r} has state or side effects"
+
+    def _resource_reason(self, node: Node) -> Optional[str]:
+        types = self._view.types(node.name)
+        for ref, dtype in zip(node.inputs, types.inputs if types else ()):
+            if dtype != DT_RESOURCE:
+                continue
+            source = self._view.node(ref.node)
+            if source.op in IMMUTABLE_TABLES:
+                continue
+            if "HashTable" in source.op:
+                return f"reads {source.name!r} (op {source.op!r}), a table that may change between steps"
+            return f"takes a resource from {source.name!r} (op {source.op!r}), whose state may change between steps"
+        return None
+
+    def _function_reason(self, node: Node) -> Optional[str]:
+        schema = self._view.schema(node.op)
+        names = [node.op] if self._view.function(node.op) is not None else []
+        if schema is not None and schema.function_attrs:
+            names.extend(_called(node.proto, schema.function_attrs))
+        for name in names:
+            what = self._function_impurity(name)
+            if what:
+                return f"calls function {name!r}, which {what}"
+        return None
+
+    def _function_impurity(self, name: str) -> Optional[str]:
+        """What keeps a function from running ahead, or `None`."""
+        if name in self._pure_functions:
+            return self._pure_functions[name]
+        self._pure_functions[name] = None  # a recursive call adds nothing of its own
+        self._pure_functions[name] = self._body_impurity(name)
+        return self._pure_functions[name]
+
+    def _body_impurity(self, name: str) -> Optional[str]:
+        function = self._view.function(name)
+        if function is None:
+            return "the graph does not have"
+        for body_node in function.node_def:
+            schema = self._view.schema(body_node.op)
+            if schema is None:
+                return f"has op {body_node.op!r}, which is not known to this TensorFlow"
+            if schema.is_stateful and body_node.op not in _STATEFUL_BUT_PURE:
+                return f"has op {body_node.op!r} with state or side effects"
+            for inner in _called(body_node, schema.function_attrs):
+                what = self._function_impurity(inner)
+                if what:
+                    return what
+        return None
+
+
+def slice_analysis(view: GraphView) -> SliceAnalysis:
+    """The analysis of this view; shared by all who ask."""
+    analysis: SliceAnalysis = view.cached("slice_analysis", SliceAnalysis)
+    return analysis
+
+
+def captured_tables(nodes: Iterable[Node]) -> list[TensorRef]:
+    """The resource handles that slice nodes read, each once, in order."""
+    handles = (node.inputs[0] for node in nodes if node.op == "LookupTableFindV2")
+    return list(dict.fromkeys(handles))
+
+
+def _called(proto: Any, attrs: Iterable[str]) -> list[str]:
+    """The functions that a node, given as a proto, refers to."""
+    names: list[str] = []
+    for attr in attrs:
+        if attr in proto.attr:
+            value = proto.attr[attr]
+            names.extend([value.func.name] if value.HasField("func") else [func.name for func in value.list.func])
+    return names
+
+
+def _is_leaf(node: Node) -> bool:
+    return node.op == GET_NEXT or node.op in IMMUTABLE_TABLES
+
+
+def _variable_name(node: Node) -> str:
+    return node.inputs[0].node if node.inputs else node.name

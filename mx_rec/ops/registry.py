@@ -1,0 +1,69 @@
+"""What the op library tells without a Session."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+from typing import Optional
+
+from mx_rec.ops.library import library_path, load_library
+
+
+@dataclasses.dataclass(frozen=True)
+class TableStats:
+    """State of a live table.
+
+    Attributes:
+        size: visible keys.
+        capacity: rows that fit without new memory.
+        stride: float32 values of a row, slots included.
+        update_count: optimizer steps applied.
+        index_bytes: bytes of the key index.
+        row_bytes: bytes of the rows handed out.
+        other_bytes: bytes of keys, counts and marks.
+    """
+
+    size: int
+    capacity: int
+    stride: int
+    update_count: int
+    index_bytes: int
+    row_bytes: int
+    other_bytes: int
+
+
+@functools.lru_cache(maxsize=1)
+def _c_library() -> ctypes.CDLL:
+    load_library()  # so that TensorFlow's symbols are there
+    library = ctypes.CDLL(str(library_path()))
+    library.mxrec_graph_was_run.argtypes = [ctypes.c_char_p]
+    library.mxrec_graph_was_run.restype = ctypes.c_int
+    library.mxrec_table_stats.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_int64)]
+    library.mxrec_table_stats.restype = ctypes.c_int
+    library.mxrec_release_all.argtypes = []
+    library.mxrec_release_all.restype = ctypes.c_int
+    return library
+
+
+def graph_was_run(token: str) -> bool:
+    """Whether a session has run a graph whose table handles carry this token."""
+    return bool(_c_library().mxrec_graph_was_run(token.encode()))
+
+
+def table_stats(table_name: str) -> Optional[TableStats]:
+    """State of the newest live table of that name, None if no session has one."""
+    values = (ctypes.c_int64 * len(dataclasses.fields(TableStats)))()
+    if not _c_library().mxrec_table_stats(table_name.encode(), values):
+        return None
+    return TableStats(*values)
+
+
+def release_all_tables() -> int:
+    """Frees all live tables of the process; returns how many there were.
+
+    Ops on a released table raise `FailedPreconditionError`.
+    """
+    if not load_library.cache_info().currsize:
+        return 0
+    return int(_c_library().mxrec_release_all())

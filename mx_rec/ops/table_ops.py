@@ -1,0 +1,249 @@
+"""One function per C++ op. Shapes: n keys of a batch, d = dim of the table."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional, Union
+
+import numpy as np
+import tensorflow as tf
+
+from mx_rec.ops.library import load_library
+
+TensorLike = Union[tf.Tensor, np.ndarray, list, float, int]
+
+
+class UniqueKeys(NamedTuple):
+    """Result of `unique`."""
+
+    keys: tf.Tensor
+    restore: tf.Tensor
+    counts: tf.Tensor
+
+
+class TableContent(NamedTuple):
+    """Result of `table_export`."""
+
+    keys: tf.Tensor
+    rows: tf.Tensor
+    counts: tf.Tensor
+
+
+def table_handle(
+    table_name: str,
+    dim: int,
+    *,
+    initializer: str = "constant",
+    initializer_a: float = 0.0,
+    initializer_b: float = 0.0,
+    initializer_scale: float = 1.0,
+    initializer_pool: Optional[np.ndarray] = None,
+    seed: int = 0,
+    record_counts: bool = False,
+    name: Optional[str] = None,
+) -> tf.Tensor:
+    """Handle (scalar resource) of a table that is created on first use in a session.
+
+    Args:
+        table_name: also the shared name: handles of one session and name are one table.
+        dim: columns of an embedding, 1..8192.
+        initializer: `constant` (a), `uniform` [a, b), `normal` or `truncated_normal` (mean a,
+            standard deviation b), `pool` (a row of `initializer_pool`, chosen by key).
+        initializer_a: see above.
+        initializer_b: see above.
+        initializer_scale: multiplies every initial value.
+        initializer_pool: float32 [rows, dim], for `pool` only.
+        seed: with the key and the column it determines every initial value.
+        record_counts: whether to keep an occurrence count per key.
+        name: of the node.
+    """
+    pool = np.zeros([], np.float32) if initializer_pool is None else initializer_pool
+    return load_library().mx_rec_table(
+        table_name=table_name,
+        dim=dim,
+        initializer=initializer,
+        initializer_a=initializer_a,
+        initializer_b=initializer_b,
+        initializer_scale=initializer_scale,
+        initializer_pool=tf.make_tensor_proto(pool, tf.float32),
+        seed=seed,
+        record_counts=record_counts,
+        shared_name=table_name,
+        name=name,
+    )
+
+
+def unique(ids: TensorLike, name: Optional[str] = None) -> UniqueKeys:
+    """Distinct ids in order of first occurrence.
+
+    Args:
+        ids: int32 or int64, any shape.
+        name: of the node.
+
+    Returns:
+        keys int64 [n]; restore int32 of the shape of `ids`, the position of each id in `keys`;
+        counts int32 [n].
+    """
+    return UniqueKeys(*load_library().mx_rec_unique(ids=ids, name=name))
+
+
+def look_ahead(
+    handle: tf.Tensor, keys: TensorLike, reserve: bool = False, name: Optional[str] = None
+) -> tf.Tensor:
+    """Address hints int64 [n] for `find_or_insert` and `find` at a later step.
+
+    Args:
+        handle: of the table.
+        keys: int64 [n].
+        reserve: also prepare rows of missing keys; nothing observes them early.
+        name: of the node.
+    """
+    return load_library().mx_rec_look_ahead(handle=handle, keys=keys, reserve=reserve, name=name)
+
+
+def find_or_insert(
+    handle: tf.Tensor,
+    keys: TensorLike,
+    hints: Optional[TensorLike] = None,
+    counts: Optional[TensorLike] = None,
+    name: Optional[str] = None,
+) -> tf.Tensor:
+    """Addresses int64 [n] of keys int64 [n]; missing keys are inserted.
+
+    Args:
+        handle: of the table.
+        keys: int64 [n].
+        hints: int64 [n] from `look_ahead`; a wrong hint costs time only.
+        counts: int32 [n], occurrences to add to the keys' counts; 1 each by default.
+        name: of the node.
+    """
+    return load_library().mx_rec_find_or_insert(
+        handle=handle,
+        keys=keys,
+        hints=_or_empty(hints, tf.int64),
+        counts=_or_empty(counts, tf.int32),
+        name=name,
+    )
+
+
+def find(
+    handle: tf.Tensor, keys: TensorLike, hints: Optional[TensorLike] = None, name: Optional[str] = None
+) -> tf.Tensor:
+    """Addresses int64 [n] of keys int64 [n], 0 where the table has none. Inserts nothing."""
+    return load_library().mx_rec_find(
+        handle=handle, keys=keys, hints=_or_empty(hints, tf.int64), name=name
+    )
+
+
+def gather_by_address(
+    handle: tf.Tensor,
+    addresses: TensorLike,
+    dim: int,
+    default_row: Optional[TensorLike] = None,
+    name: Optional[str] = None,
+) -> tf.Tensor:
+    """Embeddings float32 [n, d] at addresses int64 [n].
+
+    Args:
+        handle: of the table.
+        addresses: int64 [n]; 0 means no row.
+        dim: d of the table.
+        default_row: float32 [d], given where the address is 0; zeros by default.
+        name: of the node.
+
+    Raises:
+        tf.errors.InvalidArgumentError: at run time, for an address this table did not hand out,
+            naming table, position and value.
+    """
+    return load_library().mx_rec_gather_by_address(
+        handle=handle,
+        addresses=addresses,
+        default_row=_or_empty(default_row, tf.float32),
+        dim=dim,
+        name=name,
+    )
+
+
+def apply_sgd_by_address(
+    handle: tf.Tensor,
+    addresses: TensorLike,
+    gradients: TensorLike,
+    learning_rate: TensorLike,
+    weight_decay: float = 0.0,
+    name: Optional[str] = None,
+) -> tf.Operation:
+    """`row -= learning_rate * (gradient + weight_decay * row)`.
+
+    Args:
+        handle: of the table.
+        addresses: int64 [n]; 0 is skipped, gradients of a repeated one are summed first.
+        gradients: float32 [n, d].
+        learning_rate: scalar.
+        weight_decay: see the formula.
+        name: of the node.
+
+    Raises:
+        ValueError: when the graph is built, if rows of gradients and addresses are known to differ.
+        tf.errors.InvalidArgumentError: at run time, for the same or an illegal address; then
+            nothing has been applied.
+    """
+    return load_library().mx_rec_apply_sgd_by_address(
+        handle=handle,
+        addresses=addresses,
+        gradients=gradients,
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        name=name,
+    )
+
+
+def apply_lazy_adam_by_address(
+    handle: tf.Tensor,
+    addresses: TensorLike,
+    gradients: TensorLike,
+    learning_rate: TensorLike,
+    beta1: TensorLike = 0.9,
+    beta2: TensorLike = 0.999,
+    epsilon: TensorLike = 1e-8,
+    name: Optional[str] = None,
+) -> tf.Operation:
+    """Adam for the rows of this batch alone; shapes and errors as `apply_sgd_by_address`.
+
+    With t the number of updates of the table, this one included:
+    `lr_t = learning_rate * sqrt(1 - beta2^t) / (1 - beta1^t)`, `m = beta1 m + (1 - beta1) g`,
+    `v = beta2 v + (1 - beta2) g^2`, `row -= lr_t m / (sqrt(v) + epsilon)` (Kingma and Ba,
+    "Adam", 2014, in the form TensorFlow applies to sparse gradients).
+    """
+    return load_library().mx_rec_apply_lazy_adam_by_address(
+        handle=handle,
+        addresses=addresses,
+        gradients=gradients,
+        learning_rate=learning_rate,
+        beta1=beta1,
+        beta2=beta2,
+        epsilon=epsilon,
+        name=name,
+    )
+
+
+def table_size(handle: tf.Tensor, name: Optional[str] = None) -> tf.Tensor:
+    """Number of keys, int64 scalar."""
+    return load_library().mx_rec_table_size(handle=handle, name=name)
+
+
+def table_capacity(handle: tf.Tensor, name: Optional[str] = None) -> tf.Tensor:
+    """Number of rows that fit without new memory, int64 scalar."""
+    return load_library().mx_rec_table_capacity(handle=handle, name=name)
+
+
+def table_export(handle: tf.Tensor, name: Optional[str] = None) -> TableContent:
+    """Content of one instant, sorted by key.
+
+    Returns:
+        keys int64 [n]; rows float32 [n, stride], the embedding and then the slots;
+        counts int64 [n], 0 where the table does not record them.
+    """
+    return TableContent(*load_library().mx_rec_table_export(handle=handle, name=name))
+
+
+def _or_empty(value: Optional[TensorLike], dtype: tf.DType) -> Any:
+    return tf.constant([], dtype) if value is None else value

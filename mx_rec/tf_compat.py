@@ -1,0 +1,41 @@
+"""What differs between TensorFlow versions, or is reached by a private name, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Optional
+
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
+from tensorflow.python.framework import op_def_registry
+
+
+def registered_op_def(op: str) -> Optional[Any]:
+    """The `OpDef` the running TensorFlow has for an op type, or `None`."""
+    return op_def_registry.get(op)
+
+
+def update_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:
+    """Make `tensor` the data input `index` of `op`. Checks neither dtype nor cycles."""
+    op._update_input(index, tensor)
+
+
+def set_control_inputs(op: tf.Operation, controls: Iterable[tf.Operation]) -> None:
+    """Make `controls` the only control inputs of `op`."""
+    op._remove_all_control_inputs()
+    op._add_control_inputs(list(controls))
+
+
+def set_attr(op: tf.Operation, name: str, value: Any) -> None:
+    """Set one attribute (an `AttrValue`) of a live op."""
+    op._set_attr(name, value)
+
+
+def clear_attr(op: tf.Operation, name: str) -> None:
+    """Remove one attribute of a live op."""
+    op._clear_attr(name)
+
+
+def set_string_attr(op: tf.Operation, name: str, value: str) -> None:
+    """Set a string attribute of a live op."""
+    set_attr(op, name, attr_value_pb2.AttrValue(s=value.encode()))

@@ -1,0 +1,1 @@
+"""Set-up, parameter checks and small helpers of the public API."""

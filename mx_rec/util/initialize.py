@@ -1,0 +1,223 @@
+"""`init`, `terminate_config_initializer` and the process-wide configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from mx_rec.constants.constants import ASCEND_GLOBAL_HASHTABLE_COLLECTION, MAX_INT32
+from mx_rec.core import graph_state
+from mx_rec.util.log import logger
+from mx_rec.util.validate import check_bool, check_int, check_optional_int, check_string
+
+
+@dataclasses.dataclass(frozen=True)
+class InitConfig:
+    """The checked arguments of `init`; see there."""
+
+    use_mpi: bool = False
+    rank_id: Optional[int] = None
+    rank_size: Optional[int] = None
+    max_steps: int = -1
+    train_steps: int = -1
+    eval_steps: int = -1
+    save_steps: int = -1
+    if_load: bool = False
+    use_dynamic: bool = True
+    use_dynamic_expansion: bool = False
+    bind_cpu: bool = True
+    prefetch_batch_number: int = 1
+    is_incremental_checkpoint: bool = False
+    save_checkpoint_due_time: Optional[int] = None
+    save_delta_checkpoints_secs: Optional[int] = None
+    restore_model_version: Optional[int] = None
+    recent_key_count_threshold: int = 0
+
+    def __post_init__(self) -> None:
+        for name in (
+            "use_mpi",
+            "if_load",
+            "use_dynamic",
+            "use_dynamic_expansion",
+            "bind_cpu",
+            "is_incremental_checkpoint",
+        ):
+            check_bool(name, getattr(self, name))
+        for name in ("max_steps", "train_steps", "eval_steps", "save_steps"):
+            check_int(name, getattr(self, name), -1, MAX_INT32)
+        if self.max_steps == self.train_steps == self.eval_steps == 0:
+            raise ValueError("max_steps, train_steps and eval_steps must not all be 0")
+        check_int("prefetch_batch_number", self.prefetch_batch_number, 1, 1024)
+        check_optional_int("rank_id", self.rank_id, 0, MAX_INT32)
+        check_optional_int("rank_size", self.rank_size, 1, MAX_INT32)
+        self._check_incremental()
+
+    def _check_incremental(self) -> None:
+        check_optional_int("save_checkpoint_due_time", self.save_checkpoint_due_time, 1, MAX_INT32)
+        check_optional_int("save_delta_checkpoints_secs", self.save_delta_checkpoints_secs, 1, MAX_INT32)
+        check_optional_int("restore_model_version", self.restore_model_version, 0, MAX_INT32)
+        check_int("recent_key_count_threshold", self.recent_key_count_threshold, 0, MAX_INT32)
+        if self.is_incremental_checkpoint and None in (
+            self.save_checkpoint_due_time,
+            self.save_delta_checkpoints_secs,
+        ):
+            raise ValueError(
+                "is_incremental_checkpoint=True needs both save_checkpoint_due_time and "
+                f"save_delta_checkpoints_secs (seconds), got {self.save_checkpoint_due_time} and "
+                f"{self.save_delta_checkpoints_secs}"
+            )
+
+
+class TrainParamsConfig:
+    """What the rewrite leaves for the training loop."""
+
+    def __init__(self) -> None:
+        self._collection = ASCEND_GLOBAL_HASHTABLE_COLLECTION
+
+    @property
+    def ascend_global_hashtable_collection(self) -> str:
+        """Name of the graph collection that lists the tables' handles."""
+        return self._collection
+
+    @ascend_global_hashtable_collection.setter
+    def ascend_global_hashtable_collection(self, name: str) -> None:
+        self._collection = check_string("ascend_global_hashtable_collection", name, 1, 255)
+
+    def get_initializer(self, is_training: bool) -> tf.Operation:
+        """The operation that starts the iterators of one side of the rewritten graph.
+
+        A one-shot iterator starts by itself; then the operation does nothing.
+
+        Args:
+            is_training: True for the iterators of training lookups, False for evaluation.
+
+        Raises:
+            EnvironmentError: the graph has not been rewritten yet.
+            ValueError: the graph has no lookup on that side.
+        """
+        check_bool("is_training", is_training)
+        state = graph_state.modified_state()
+        if state is None or state.initializers is None:
+            raise EnvironmentError(
+                "get_initializer needs a rewritten graph: call modify_graph_and_start_emb_cache() first"
+            )
+        initializer = state.initializers.get(is_training)
+        if initializer is None:
+            side = "training" if is_training else "evaluation"
+            raise ValueError(
+                f"the graph has no {side} iterator: no sparse_lookup(..., is_train={is_training}) is fed by one"
+            )
+        return initializer
+
+
+class ConfigInitializer:
+    """The configuration of the process, made by `init`."""
+
+    _instance: Optional[ConfigInitializer] = None
+
+    def __init__(self, config: InitConfig) -> None:
+        self.config = config
+        self.if_load = config.if_load
+        self.max_steps = config.max_steps
+        self.train_steps = config.train_steps
+        self.eval_steps = config.eval_steps
+        self.save_steps = config.save_steps
+        self.train_params_config = TrainParamsConfig()
+
+    @classmethod
+    def get_instance(cls) -> ConfigInitializer:
+        """The instance made by `init`; EnvironmentError before that."""
+        if cls._instance is None:
+            raise EnvironmentError("mx_rec is not initialised: call mx_rec.util.initialize.init() first")
+        return cls._instance
+
+    @property
+    def use_dynamic_expansion(self) -> bool:
+        """Whether tables grow while training."""
+        return self.config.use_dynamic_expansion
+
+    @property
+    def use_static(self) -> bool:
+        """Whether shapes and send counts are checked (`use_dynamic=False`)."""
+        return not self.config.use_dynamic
+
+
+def init(use_mpi: bool = False, **kwargs: Any) -> None:
+    """Configures mx_rec for this process.
+
+    Args:
+        use_mpi: accepted for scripts that pass it; one process is used.
+        **kwargs: `rank_id=None`, `rank_size=None`; `max_steps=-1`, `train_steps=-1`,
+            `eval_steps=-1`, `save_steps=-1` (each -1..2147483647; -1 is "until the data ends");
+            `if_load=False`; `use_dynamic=True`; `use_dynamic_expansion=False`; `bind_cpu=True`;
+            `prefetch_batch_number=1` (batches the rewritten pipeline works ahead, 1..1024);
+            `is_incremental_checkpoint=False` with `save_checkpoint_due_time` and
+            `save_delta_checkpoints_secs` (seconds); `restore_model_version=None`;
+            `recent_key_count_threshold=0`. An unknown keyword is ignored with a warning.
+
+    Raises:
+        EnvironmentError: `init` was called before, without `terminate_config_initializer`.
+        TypeError, ValueError: a parameter is out of its range; the message names it.
+    """
+    if ConfigInitializer._instance is not None:
+        raise EnvironmentError(
+            "mx_rec is already initialised: init() must be called once; "
+            "call terminate_config_initializer() before initialising again"
+        )
+    known = {field.name for field in dataclasses.fields(InitConfig)}
+    unknown = sorted(set(kwargs) - known)
+    if unknown:
+        logger.warning("init ignores unknown parameters: %s", ", ".join(unknown))
+    arguments = {name: value for name, value in kwargs.items() if name in known}
+    ConfigInitializer._instance = ConfigInitializer(InitConfig(use_mpi=use_mpi, **arguments))
+
+
+def terminate_config_initializer() -> None:
+    """Frees all tables of the process and forgets the configuration; `init` may follow.
+
+    Does nothing before `init`. Ops of a session that still uses a table then raise
+    `FailedPreconditionError`.
+    """
+    if ConfigInitializer._instance is None:
+        return
+    # Imported late: a process that made no table need not load the library.
+    from mx_rec.ops.registry import release_all_tables
+
+    release_all_tables()
+    graph_state.forget_all()
+    ConfigInitializer._instance = None
+
+
+def get_initializer(is_training: bool) -> tf.Operation:
+    """See `TrainParamsConfig.get_initializer`."""
+    return ConfigInitializer.get_instance().train_params_config.get_initializer(is_training)
+
+
+def get_rank_id() -> int:
+    """Rank of this process: `init(rank_id=)`, else the MPI environment, else 0."""
+    rank_id = ConfigInitializer.get_instance().config.rank_id
+    return int(os.environ.get("OMPI_COMM_WORLD_RANK", 0)) if rank_id is None else rank_id
+
+
+def get_rank_size() -> int:
+    """Number of processes: `init(rank_size=)`, else the MPI environment, else 1."""
+    rank_size = ConfigInitializer.get_instance().config.rank_size
+    return int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1)) if rank_size is None else rank_size
+
+
+def get_use_dynamic_expansion() -> bool:
+    """Whether tables grow while training."""
+    return ConfigInitializer.get_instance().use_dynamic_expansion
+
+
+def get_if_load() -> bool:
+    """Whether the script means to load a checkpoint."""
+    return ConfigInitializer.get_instance().if_load
+
+
+def set_if_load(if_load: bool) -> None:
+    """Sets whether the script means to load a checkpoint."""
+    ConfigInitializer.get_instance().if_load = check_bool("if_load", if_load)

@@ -1,0 +1,196 @@
+"""Finds the lookups of a graph and says of each whether it can be moved."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Optional
+
+from mx_rec.constants.constants import ATTR_LOOKUP
+from mx_rec.graph.iterators import GET_NEXT, IteratorInfo, Obstacle, iterator_of
+from mx_rec.graph.node import Node, TensorRef
+from mx_rec.graph.op_signatures import OP_FIND, OP_FIND_OR_INSERT, OP_GATHER, OP_TABLE, OP_UNIQUE
+from mx_rec.graph.slices import slice_analysis
+from mx_rec.graph.view import GraphView
+from mx_rec.passes.base import Pass, PassOutcome
+
+TRAIN = "train"
+EVAL = "eval"
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """One lookup of a table.
+
+    Attributes:
+        name: its name as given to `sparse_lookup`, else the name of its find node.
+        table_name: the table; "" when its handle does not come from an MxRecTable node.
+        dim: embedding dimension, 0 when unknown.
+        side: "train" (inserts) or "eval" (only finds).
+        find_node: the MxRecFindOrInsert or MxRecFind node.
+        table_node: the node that gives the table handle.
+        unique_node: the MxRecUnique node that feeds it; `None` once it is moved.
+        entrance: the Identity node of its ids; `None` if it has none or is moved.
+        gather_node: the MxRecGatherByAddress node, if any.
+        restore_gathers: the GatherV2 nodes that spread rows over the batch.
+        ids: the tensor it was called with; `None` once it is moved.
+        get_next: the batch it depends on; `None` if it does not depend on exactly one.
+        iterator: the iterator of that batch.
+        iterator_kind: "initializable", "one_shot", "string_handle", "other", or "" without iterator.
+        initializers: the MakeIterator nodes of that iterator, in graph order.
+        is_moved: whether its keys come straight from the iterator already.
+        obstacle: why it cannot be moved; `None` when it can be, or is.
+    """
+
+    name: str
+    table_name: str
+    dim: int
+    side: str
+    find_node: str
+    table_node: str
+    unique_node: Optional[str]
+    entrance: Optional[str]
+    gather_node: Optional[str]
+    restore_gathers: tuple[str, ...]
+    ids: Optional[TensorRef]
+    get_next: Optional[str]
+    iterator: Optional[str]
+    iterator_kind: str
+    initializers: tuple[str, ...]
+    is_moved: bool
+    obstacle: Optional[Obstacle]
+
+    @property
+    def reason(self) -> str:
+        """Why it cannot be moved, or ""."""
+        return "" if self.obstacle is None else f"{self.obstacle.node}: {self.obstacle.reason}"
+
+
+@dataclass(frozen=True)
+class FindLookups(Pass):
+    """Reports the lookups; changes nothing.
+
+    Graph before and after::
+
+        IteratorGetNext -> ... -> ids -> MxRecUnique -> MxRecFindOrInsert (train) | MxRecFind (eval)
+            -> MxRecGatherByAddress -> GatherV2
+
+    Notes: one line per table and side, one per kind of plain TensorFlow lookup (a gather on a variable).
+    Refuses nothing: `hoist_lookups` refuses what cannot be moved.
+    """
+
+    name: ClassVar[str] = "find_lookups"
+
+    def run(self, view: GraphView) -> PassOutcome:
+        lookups = find_lookups(view)
+        by_table = Counter((lookup.table_name, lookup.side) for lookup in lookups)
+        notes = [f"table {table!r}: {count} {side} lookups" for (table, side), count in sorted(by_table.items())]
+        moved = sum(lookup.is_moved for lookup in lookups)
+        if moved:
+            notes.append(f"{moved} lookups are fed by their iterator already")
+        notes.extend(f"plain TensorFlow: {count} {op} lookups" for op, count in sorted(_plain_lookups(view).items()))
+        return PassOutcome(notes=notes or ["no lookups"])
+
+
+def find_lookups(view: GraphView) -> list[Lookup]:
+    """All lookups of the graph outside functions, train lookups first, each side in graph order."""
+    found: list[Lookup] = view.cached("lookups", _find_lookups)
+    return found
+
+
+def function_lookups(view: GraphView) -> list[Obstacle]:
+    """The lookups inside library functions (loops, conditionals, other dataset functions)."""
+    return [
+        Obstacle(node.name, f"is a lookup inside function {function.signature.name!r}; such lookups are not moved")
+        for function in view.functions
+        for node in function.node_def
+        if node.op in (OP_FIND, OP_FIND_OR_INSERT)
+    ]
+
+
+def _find_lookups(view: GraphView) -> list[Lookup]:
+    return [_lookup(view, node) for node in view.nodes_of(OP_FIND_OR_INSERT, OP_FIND)]
+
+
+def _lookup(view: GraphView, find: Node) -> Lookup:
+    table, keys = view.node(find.inputs[0].node), view.node(find.inputs[1].node)
+    unique = keys if keys.op == OP_UNIQUE else None
+    entrance = _entrance(view, unique)
+    gather, restores = _gathers(view, find)
+    get_next, iterator, obstacle = _batch(view, find, table, keys)
+    return Lookup(
+        name=find.str_attr(ATTR_LOOKUP) or find.name,
+        table_name=table.str_attr("table_name"),
+        dim=table.int_attr("dim") or (gather.int_attr("dim") if gather else 0),
+        side=TRAIN if find.op == OP_FIND_OR_INSERT else EVAL,
+        find_node=find.name,
+        table_node=table.name,
+        unique_node=unique.name if unique else None,
+        entrance=entrance.name if entrance else None,
+        gather_node=gather.name if gather else None,
+        restore_gathers=restores,
+        ids=(entrance or unique).inputs[0] if unique else None,  # type: ignore[union-attr]
+        get_next=get_next,
+        iterator=iterator.node if iterator else None,
+        iterator_kind=iterator.kind if iterator else "",
+        initializers=iterator.makers if iterator else (),
+        is_moved=keys.op == GET_NEXT,
+        obstacle=obstacle,
+    )
+
+
+def _entrance(view: GraphView, unique: Optional[Node]) -> Optional[Node]:
+    source = view.producer(unique, 0) if unique else None
+    return source if source is not None and source.op == "Identity" else None
+
+
+def _gathers(view: GraphView, find: Node) -> tuple[Optional[Node], tuple[str, ...]]:
+    for use in view.consumers(TensorRef(find.name, 0)):
+        gather = view.node(use.node)
+        if gather.op == OP_GATHER:
+            return gather, tuple(_restores(view, gather))
+    return None, ()
+
+
+def _restores(view: GraphView, gather: Node) -> Iterator[str]:
+    for use in view.consumers(TensorRef(gather.name, 0)):
+        if use.index == 0 and view.node(use.node).op == "GatherV2":
+            yield use.node
+
+
+def _batch(
+    view: GraphView, find: Node, table: Node, keys: Node
+) -> tuple[Optional[str], Optional[IteratorInfo], Optional[Obstacle]]:
+    """(get_next, its iterator, why the lookup cannot be moved)."""
+    if keys.op == GET_NEXT:
+        return keys.name, iterator_of(view, keys.name), None
+    origin = slice_analysis(view).origin(keys.name)
+    if len(origin.get_nexts) != 1:
+        return None, None, origin.obstacle or _not_one_batch(find, origin.get_nexts)
+    get_next = origin.get_nexts[0]
+    iterator = iterator_of(view, get_next)
+    if keys.op != OP_UNIQUE:
+        return get_next, iterator, Obstacle(keys.name, f"op {keys.op!r} gives the keys; expected {OP_UNIQUE!r}")
+    if table.op != OP_TABLE:
+        reason = f"op {table.op!r} gives the table handle; expected {OP_TABLE!r}"
+        return get_next, iterator, origin.obstacle or Obstacle(table.name, reason)
+    return get_next, iterator, origin.obstacle or (iterator.obstacle if iterator else None)
+
+
+def _not_one_batch(find: Node, get_nexts: tuple[str, ...]) -> Obstacle:
+    if not get_nexts:
+        return Obstacle(find.name, "its ids do not come from an iterator")
+    return Obstacle(find.name, "its ids come from several batches: " + ", ".join(map(repr, get_nexts)))
+
+
+def _plain_lookups(view: GraphView) -> Counter[str]:
+    """Gathers on variables, by op."""
+    counts: Counter[str] = Counter()
+    for node in view.nodes_of("ResourceGather", "GatherV2", "Gather"):
+        source = view.producer(node, 0)
+        while source is not None and source.op == "Identity":
+            source = view.producer(source, 0)
+        if source is not None and source.op in ("VarHandleOp", "ReadVariableOp", "VariableV2", "Variable"):
+            counts[node.op] += 1
+    return counts

@@ -1,0 +1,63 @@
+"""The passes by name, and their order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Optional
+
+from mx_rec.passes.base import Pass
+from mx_rec.passes.find_lookups import FindLookups
+from mx_rec.passes.hoist_lookups import HoistLookups
+from mx_rec.passes.hot_embedding import HotEmbedding
+from mx_rec.passes.insert_collections import InsertCollections
+from mx_rec.passes.prune import Prune
+from mx_rec.passes.swap_iterators import SwapIterators
+
+PASSES: Mapping[str, type[Pass]] = {
+    step.name: step
+    for step in (FindLookups, InsertCollections, HoistLookups, SwapIterators, HotEmbedding, Prune)
+}
+
+
+@dataclass(frozen=True)
+class PipelineOptions:
+    """Options of the whole rewrite.
+
+    Attributes:
+        prefetch: batches prepared ahead of the step, at least 1.
+        parallel_calls: batches prepared at the same time, at least 1.
+        hot_embedding: mark the gathers that restore the batch for the high-performance kernel.
+        op_impl_mode: implementation mode by op type (see `mx_rec.graph.op_impl_mode`); `None`: GatherV2 only.
+        prune: remove the nodes that the rewrite made dead. A live graph keeps them anyway.
+        keep: names of nodes that are never removed, such as those a caller fetches by name.
+    """
+
+    prefetch: int = 1
+    parallel_calls: int = 1
+    hot_embedding: bool = True
+    op_impl_mode: Optional[Mapping[str, str]] = None
+    prune: bool = True
+    keep: frozenset[str] = field(default_factory=frozenset)
+
+
+def default_pipeline(options: Optional[PipelineOptions] = None) -> list[Pass]:
+    """The rewrite, in order."""
+    options = options or PipelineOptions()
+    passes: list[Pass] = [
+        FindLookups(),  # first: its report says what the other passes will meet
+        InsertCollections(),  # before anything moves: marks the tensors that scripts reach by collection
+        HoistLookups(options.prefetch, options.parallel_calls),  # adds the dataset functions, nothing uses them yet
+        SwapIterators(),  # after hoist: switches the step over, all iterators in one go
+    ]
+    if options.hot_embedding:
+        passes.append(_hot_embedding(options))  # after swap: the gathers read their final inputs
+    if options.prune:
+        passes.append(Prune(options.keep))  # last: only now is known what nothing reads any more
+    return passes
+
+
+def _hot_embedding(options: PipelineOptions) -> HotEmbedding:
+    if options.op_impl_mode is None:
+        return HotEmbedding()
+    return HotEmbedding(tuple(sorted(options.op_impl_mode.items())))
