@@ -1,9 +1,10 @@
 """Trains a small DeepFM on MovieLens twice, with and without the graph rewrite, and compares the two.
 
-The model is written as one would for TensorFlow 1: a dataset, an iterator, a Session. Every step turns raw columns
-into keys inside the graph (splitting genres, parsing years, hashing), looks the keys up in dynamic tables, and trains
-rows by address and dense weights by Adam. The second model is the same, but `modify_graph_and_start_emb_cache` moves
-the work from the batch to the keys, and what it can of the lookups, into the input pipeline.
+The model is written as one would for TensorFlow 1: a dataset, an iterator, a Session. Every step turns raw
+columns into keys inside the graph (splitting genres, parsing years, hashing), looks the keys up in dynamic
+tables, and trains rows by address and dense weights by Adam. The second model is the same, but
+`modify_graph_and_start_emb_cache` moves the way from the batch to the keys, and what it can of the lookups,
+into the input pipeline.
 
     python demo/movielens_deepfm.py [--epochs 2] [--batch-size 256] [--prefetch 2]
 """
@@ -33,6 +34,7 @@ from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SP
 from mx_rec.core.embedding import create_table, sparse_lookup
 from mx_rec.graph import modify_graph_and_start_emb_cache
 from mx_rec.optimizers import lazy_adam_by_addr
+from mx_rec.passes import PassReport, report_text
 from mx_rec.util.initialize import get_initializer, init, terminate_config_initializer
 from mx_rec.util.variable import get_dense_and_sparse_variable
 
@@ -61,6 +63,7 @@ class Model:
     step: dict[str, Any]
     prediction: dict[str, Any]
     session: Any = None
+    reports: Sequence[PassReport] = ()
     losses: list[np.float32] = field(default_factory=list)
     speeds: list[float] = field(default_factory=list)
     auc: float = 0.0
@@ -94,7 +97,9 @@ def keys_of(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     }
 
 
-def deep_fm(tables: dict[str, Any], batch: dict[str, tf.Tensor], *, is_train: bool) -> tuple[tf.Tensor, tf.Tensor]:
+def deep_fm(
+    tables: dict[str, Any], batch: dict[str, tf.Tensor], *, is_train: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Logits and the loss of a batch."""
     keys = keys_of(batch)
     rows = {name: sparse_lookup(tables[name], keys[name], is_train=is_train) for name in TABLES}
@@ -173,7 +178,7 @@ def build(name: str, data: tuple[Columns, Columns], options: argparse.Namespace,
             prediction={"scores": scores, "liked": tf.identity(test_batch["liked"])},
         )
         if rewrite:
-            modify_graph_and_start_emb_cache(dump_graph=False)
+            model.reports = modify_graph_and_start_emb_cache(dump_graph=False)
             model.initializers = {True: get_initializer(True), False: get_initializer(False)}
         initialize = tf1.global_variables_initializer()
     # One thread per operation: sums are taken in the same order in every run.
@@ -215,7 +220,9 @@ def train_both(models: Sequence[Model], epochs: int, steps_per_epoch: int, conso
     """Trains epoch by epoch in turns, so that both models meet the same weather on this machine."""
     columns = (TextColumn("{task.description:<16}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
-        tasks = {model.name: progress.add_task(model.name, total=epochs * steps_per_epoch) for model in models}
+        tasks = {
+            model.name: progress.add_task(model.name, total=epochs * steps_per_epoch) for model in models
+        }
         for epoch in range(epochs):
             for model in models if epoch % 2 == 0 else reversed(models):
                 advance = functools.partial(progress.advance, tasks[model.name])
@@ -249,7 +256,9 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="DeepFM on MovieLens with and without the graph rewrite.")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--prefetch", type=int, default=2, help="batches that the rewritten pipeline works ahead")
+    parser.add_argument(
+        "--prefetch", type=int, default=2, help="batches that the rewritten pipeline works ahead"
+    )
     return parser.parse_args()
 
 
@@ -265,6 +274,7 @@ def main() -> int:
         build("without rewrite", data, options, rewrite=False),
         build("with rewrite", data, options, rewrite=True),
     ]
+    console.print(f"\nWhat the rewrite did:\n{report_text(models[1].reports)}", markup=False)
     train_both(models, options.epochs, train // options.batch_size, console)
     succeeded = show_results(models, console)
     for model in models:

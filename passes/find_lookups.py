@@ -39,6 +39,8 @@ class Lookup:
         iterator: the iterator of that batch.
         iterator_kind: "initializable", "one_shot", "string_handle", "other", or "" without iterator.
         initializers: the MakeIterator nodes of that iterator, in graph order.
+        is_trained: whether it is a train lookup whose rows receive gradients: its result is not only read
+            through StopGradient.
         is_moved: whether its keys come straight from the iterator already.
         obstacle: why it cannot be moved; `None` when it can be, or is.
     """
@@ -58,6 +60,7 @@ class Lookup:
     iterator: Optional[str]
     iterator_kind: str
     initializers: tuple[str, ...]
+    is_trained: bool
     is_moved: bool
     obstacle: Optional[Obstacle]
 
@@ -135,6 +138,7 @@ def _lookup(view: GraphView, find: Node) -> Lookup:
         iterator=iterator.node if iterator else None,
         iterator_kind=iterator.kind if iterator else "",
         initializers=iterator.makers if iterator else (),
+        is_trained=find.op == OP_FIND_OR_INSERT and not _is_stopped(view, restores),
         is_moved=keys.op == GET_NEXT,
         obstacle=obstacle,
     )
@@ -157,6 +161,12 @@ def _restores(view: GraphView, gather: Node) -> Iterator[str]:
     for use in view.consumers(TensorRef(gather.name, 0)):
         if use.index == 0 and view.node(use.node).op == "GatherV2":
             yield use.node
+
+
+def _is_stopped(view: GraphView, restores: tuple[str, ...]) -> bool:
+    """Whether no gradient can come back: all that reads the result is StopGradient."""
+    readers = [view.node(edge.consumer).op for name in restores for edge in view.data_edges(name)]
+    return bool(readers) and all(op == "StopGradient" for op in readers)
 
 
 def _batch(

@@ -15,7 +15,7 @@ from mx_rec.graph.attrs import attr_strings
 from mx_rec.graph.edits import EditSet
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome
-from mx_rec.passes.find_lookups import TRAIN, Lookup, find_lookups
+from mx_rec.passes.find_lookups import Lookup, find_lookups
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class InsertCollections(Pass):
 
         Identity {ENTRANCE} -> MxRecUnique -> MxRecFindOrInsert {ID_OFFSET} -> MxRecGatherByAddress {LOCAL_EMB}
 
-    ENTRANCE for train and eval lookups, the other two for train lookups. Other collections of a node are
-    kept. Preconditions: none. Refuses nothing.
+    ENTRANCE for train and eval lookups, the other two for train lookups whose result gets a gradient. Other
+    collections of a node are kept. Preconditions: none. Refuses nothing.
     """
 
     name: ClassVar[str] = "insert_collections"
@@ -54,7 +54,7 @@ class InsertCollections(Pass):
 
 def _memberships(lookup: Lookup) -> list[tuple[str, str]]:
     pairs = [(lookup.entrance, ASCEND_SPARSE_LOOKUP_ENTRANCE)]
-    if lookup.side == TRAIN:
+    if lookup.is_trained:
         pairs.append((lookup.gather_node, ASCEND_SPARSE_LOOKUP_LOCAL_EMB))
         pairs.append((lookup.find_node, ASCEND_SPARSE_LOOKUP_ID_OFFSET))
     return [(node, collection) for node, collection in pairs if node is not None]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 import mx_rec
-from mx_rec.cli.console import ExitCode, one_line
+from mx_rec.cli.console import ExitCode, examples, one_line
 from mx_rec.cli.diff import diff_command
 from mx_rec.cli.inspect import inspect_command
 from mx_rec.cli.passes import passes_command
@@ -20,23 +20,23 @@ from mx_rec.errors import GraphFileError, GraphRewriteError
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     invoke_without_command=True,
-    epilog="Exit codes: 0 done (diff: equal), 1 diff found a difference, 2 bad usage or a file that cannot "
-    "be read or written, 3 a pass failed or refused. Problems are one line on stderr.",
+    epilog=examples(
+        "recgraph inspect train.meta",
+        "recgraph rewrite train.meta train.rewritten.meta",
+        "recgraph diff train.meta train.rewritten.meta",
+        "recgraph passes",
+    ),
 )
 @click.version_option(mx_rec.__version__, prog_name="recgraph")
 @click.pass_context
 def recgraph(context: click.Context) -> None:
     """Rewrites, inspects and compares graphs of TensorFlow recommenders.
 
-    Files are GraphDefs (.pb, .pbtxt) or MetaGraphDefs (.meta), told apart by what they hold. The op library is not
-    needed.
+    Files are GraphDefs (.pb, .pbtxt) or MetaGraphDefs (.meta), told apart by what they hold. The op
+    library is not needed.
 
-    \b
-    Examples:
-      recgraph inspect train.meta
-      recgraph rewrite train.meta train.rewritten.meta --report text
-      recgraph diff train.meta train.rewritten.meta
-      recgraph passes
+    Exit codes: 0 done (diff: equal), 1 diff found a difference, 2 bad usage or a file that cannot be read
+    or written, 3 a pass failed, or refused under --strict. Problems are one line on stderr.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
@@ -94,8 +94,8 @@ def _fail(message: str, code: int) -> int:
 def _silence_tensorflow() -> None:
     """Before TensorFlow is imported: its notices would drown the one line that matters.
 
-    The oneDNN switch changes no result here, since no graph is run; it keeps newer versions from writing a notice before
-    their log level is read.
+    The oneDNN switch changes no result here, since no graph is run; it keeps newer versions from writing a
+    notice before they read their log level.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")

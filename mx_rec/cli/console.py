@@ -22,12 +22,16 @@ class ExitCode(enum.IntEnum):
     INTERRUPTED = 130
 
 
-class CommandFailed(click.ClickException):
-    """A command ends with one line on stderr and this code."""
+class UnusableFile(click.ClickException):
+    """Something cannot be read or written."""
 
-    def __init__(self, message: str, code: ExitCode) -> None:
-        super().__init__(one_line(message))
-        self.exit_code = code
+    exit_code = ExitCode.USAGE
+
+
+class RewriteRefused(click.ClickException):
+    """A pass failed, or refused something under `--strict`."""
+
+    exit_code = ExitCode.REFUSED
 
 
 def stdout() -> Console:
@@ -39,6 +43,11 @@ def stdout() -> Console:
 def say(message: str) -> None:
     """A remark on stderr, so that stdout holds results alone."""
     click.echo(f"recgraph: {one_line(message)}", err=True)
+
+
+def examples(*lines: str) -> str:
+    """The epilog of a command's help; the marker keeps click from wrapping it."""
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
 
 
 def one_line(message: str) -> str:

@@ -6,24 +6,24 @@ import json
 
 import click
 
-from mx_rec.cli.console import ExitCode
+from mx_rec.cli.console import ExitCode, examples
 from mx_rec.cli.params import GRAPH_PATH
 
 
-@click.command("diff", short_help="Compare two graph files.")
+@click.command(
+    "diff",
+    short_help="Compare two graph files.",
+    epilog=examples("recgraph diff before.pb after.pb", "recgraph diff before.pbtxt after.meta --json"),
+)
 @click.argument("before", metavar="A", type=GRAPH_PATH)
 @click.argument("after", metavar="B", type=GRAPH_PATH)
 @click.option("--json", "as_json", is_flag=True, help="Write the difference as JSON.")
 def diff_command(before: str, after: str, as_json: bool) -> int:
     """Compares the graphs of two files by structure.
 
-    Node order, attribute order, spelled-out defaults, inferred shapes and version stamps do not count; the files may
-    be of different kinds. Writes nothing for equal graphs. Exit code 0 when equal, 1 when different.
-
-    \b
-    Examples:
-      recgraph diff before.pb after.pb
-      recgraph diff before.pbtxt after.pb --json
+    Node order, attribute order, spelled-out defaults, inferred shapes and version stamps do not count; the
+    files may be of different kinds. Writes nothing for equal graphs. Exit code 0 when equal, 1 when
+    different.
     """
     from mx_rec.graph.diff import diff_graphs
     from mx_rec.graph.files import load_graph

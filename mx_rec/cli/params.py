@@ -8,7 +8,7 @@ import click
 
 
 class GraphPath(click.ParamType):
-    """Path of a graph file. Standard input and output are not graph files: renaming is what makes writing safe."""
+    """Path of a graph file; standard input and output are none, since they cannot be replaced in one step."""
 
     name = "path"
 
@@ -27,7 +27,9 @@ class NameList(click.ParamType):
 
     name = "names"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
         """The names in their order."""
         if isinstance(value, tuple):
             return value

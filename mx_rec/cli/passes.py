@@ -6,17 +6,17 @@ import inspect
 
 import click
 
+from mx_rec.cli.console import examples
 
-@click.command("passes", short_help="List the passes and their order.")
+
+@click.command(
+    "passes",
+    short_help="List the passes and their order.",
+    epilog=examples("recgraph passes", "recgraph passes hoist_lookups"),
+)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 def passes_command(names: tuple[str, ...]) -> None:
-    """Lists the passes in pipeline order with the reason of their place; with names, explains those passes.
-
-    \b
-    Examples:
-      recgraph passes
-      recgraph passes hoist_lookups
-    """
+    """Lists the passes in pipeline order; with names, shows what those passes do and refuse."""
     from mx_rec.passes import PASSES
 
     unknown = [name for name in names if name not in PASSES]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mx_rec.cli.console import CommandFailed, ExitCode, say
+from mx_rec.cli.console import RewriteRefused, UnusableFile, examples, say
 from mx_rec.cli.params import GRAPH_PATH, NAME_LIST
 
 if TYPE_CHECKING:
@@ -49,12 +49,25 @@ class RewriteOptions:
     keep: tuple[str, ...]
 
 
-@click.command("rewrite", short_help="Move the lookups of a graph into its input pipeline.")
+@click.command(
+    "rewrite",
+    short_help="Move the lookups of a graph into its input pipeline.",
+    epilog=examples(
+        "recgraph rewrite train.pb train.rewritten.pb",
+        "recgraph rewrite train.meta train.meta --prefetch 4 --time-passes",
+        "recgraph rewrite train.pbtxt out.pbtxt --report json --strict",
+        "recgraph rewrite train.pb out.pb --passes find_lookups,insert_collections --dump-dir d",
+    ),
+)
 @click.argument("source", metavar="IN", type=GRAPH_PATH)
 @click.argument("target", metavar="OUT", type=GRAPH_PATH)
 @click.option("--passes", type=NAME_LIST, metavar="A,B", help="Run only these passes, in pipeline order.")
 @click.option(
-    "--report", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Form of the report."
+    "--report",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Form of the report.",
 )
 @click.option("--dump-dir", metavar="DIR", help="Write the graph before and after each pass there, as text.")
 @click.option("--time-passes", is_flag=True, help="Show the time of each pass (JSON always has it).")
@@ -75,28 +88,25 @@ class RewriteOptions:
     metavar="N",
     help="Batches prepared at the same time.",
 )
-@click.option("--no-hot-embedding", "hot_embedding", flag_value=False, default=True, help="Leave out hot_embedding.")
-@click.option("--op-impl-mode", metavar="FILE", help="An op_impl_mode.ini (lines like GatherV2=high_performance).")
+@click.option(
+    "--no-hot-embedding", "hot_embedding", flag_value=False, default=True, help="Leave out hot_embedding."
+)
+@click.option(
+    "--op-impl-mode", metavar="FILE", help="An op_impl_mode.ini (lines like GatherV2=high_performance)."
+)
 @click.option("--keep", multiple=True, metavar="NODE", help="Never remove this node; may be repeated.")
 def rewrite_command(source: str, target: str, **options: Any) -> None:
     """Moves the id-to-address work of each lookup in IN into the dataset that feeds it, and writes OUT.
 
-    OUT is the same kind of file as IN, and may be IN itself. It is written only on success and replaced in one step. A
-    MetaGraphDef gets the collections of the new nodes, and keeps every node that its collections, saver and
-    signatures name.
+    OUT is the same kind of file as IN, and may be IN itself. It is written only on success and replaced in
+    one step. A MetaGraphDef gets the collections of the lookups, and keeps every node that its collections,
+    saver and signatures name.
 
-    When there is nothing to do, OUT is a copy of IN and a remark says so. A lookup that cannot be moved stays where
-    it is and is reported with node and reason; that is no failure unless --strict is given.
+    When there is nothing to do, OUT is a copy of IN and a remark says so. A lookup that cannot be moved
+    stays where it is and is reported with node and reason; that is no failure unless --strict is given.
 
-    The report goes to stdout. Exit codes: 0 written, 2 bad usage or an unreadable or unwritable file, 3 a pass failed,
-    or refused under --strict.
-
-    \b
-    Examples:
-      recgraph rewrite train.pb train.rewritten.pb
-      recgraph rewrite train.meta train.meta --prefetch 4 --time-passes
-      recgraph rewrite train.pbtxt out.pbtxt --report json --strict
-      recgraph rewrite train.pb out.pb --passes find_lookups,insert_collections --dump-dir dumps
+    The report goes to stdout. Exit codes: 0 written, 2 bad usage or a file that cannot be read or written,
+    3 a pass failed, or refused under --strict.
     """
     _rewrite(source, target, RewriteOptions(**options))
 
@@ -170,12 +180,12 @@ def _run(loaded: LoadedGraph, passes: Sequence[Pass], dump_dir: str | None) -> P
         return PassManager(passes, directory).run(loaded.graph_def)
     except PassFailed as error:
         node = f" at node '{error.node}'" if error.node else ""
-        raise CommandFailed(
-            f"pass {error.pass_name} failed{node}: {error.reason}; nothing was written", ExitCode.REFUSED
+        raise RewriteRefused(
+            f"pass {error.pass_name} failed{node}: {error.reason}; nothing was written"
         ) from error
     except OSError as error:
-        raise CommandFailed(
-            f"--dump-dir: cannot write '{error.filename or dump_dir}': {error.strerror}", ExitCode.USAGE
+        raise UnusableFile(
+            f"--dump-dir: cannot write '{error.filename or dump_dir}': {error.strerror}"
         ) from error
 
 
@@ -191,9 +201,11 @@ def _report(result: PipelineResult, options: RewriteOptions) -> str:
 def _stop_if_refused(result: PipelineResult, options: RewriteOptions) -> None:
     refusals = [(report.name, refusal) for report in result.reports for refusal in report.refusals]
     if refusals and options.strict:
-        raise CommandFailed(_refusal_message(*refusals[0], others=len(refusals) - 1), ExitCode.REFUSED)
+        raise RewriteRefused(_refusal_message(*refusals[0], others=len(refusals) - 1))
 
 
 def _refusal_message(name: str, refusal: Refusal, others: int) -> str:
     more = f" (and {others} more refusals)" if others else ""
-    return f"pass {name} refused node '{refusal.node}': {refusal.reason}{more}; nothing was written (--strict)"
+    return (
+        f"pass {name} refused node '{refusal.node}': {refusal.reason}{more}; nothing was written (--strict)"
+    )

@@ -42,14 +42,13 @@ def with_graph(
 def collection_entries(graph_def: graph_pb2.GraphDef) -> Iterator[tuple[str, str]]:
     """Collection and tensor name of each membership that the nodes' attribute states, in node order.
 
-    An entry of the attribute is `COLLECTION` for the node's first output or `COLLECTION:index`.
+    The member is the node's first output.
     """
     for node in graph_def.node:
         if ATTR_COLLECTIONS not in node.attr:
             continue
         for entry in node.attr[ATTR_COLLECTIONS].list.s:
-            collection, _, index = entry.decode().partition(":")
-            yield collection, f"{node.name}:{index or 0}"
+            yield entry.decode(), f"{node.name}:0"
 
 
 def _check_references(meta_graph: meta_graph_pb2.MetaGraphDef, graph_def: graph_pb2.GraphDef) -> None:

@@ -75,9 +75,10 @@ class FunctionBuilder:
         """Add a node that is not in the graph. Returns its name in the function."""
         return self._add(op, hint, inputs, [], dict(attrs or {}))
 
-    def copy(self, node: Node, *, attrs: Mapping[str, AttrValue]) -> str:
-        """Add a node without inputs, of the same op as a graph node. Returns its name in the function."""
-        return self._add(node.op, node.name, [], [], dict(attrs))
+    def copy(self, node: Node) -> str:
+        """Add a node without inputs with every attribute of a graph node, so that it reaches the same resource."""
+        attrs = {name: value for name, value in node.attrs().items() if name not in _DROPPED_ATTRS}
+        return self._add(node.op, node.name, [], [], attrs)
 
     def ref(self, tensor: TensorRef) -> str:
         """The spelling of a graph tensor in this function.
@@ -158,7 +159,7 @@ def _value_key(
     schema: OpSchema, inputs: Sequence[str], controls: Sequence[str], attrs: Mapping[str, AttrValue]
 ) -> Any:
     """Equal for nodes that give equal values; `None` for a node whose every run counts."""
-    if schema.is_stateful:
+    if schema.has_effects:
         return None
     spelled = tuple((name, attrs[name].SerializeToString(deterministic=True)) for name in sorted(attrs))
     return schema.name, tuple(inputs), tuple(sorted(controls)), spelled

@@ -13,6 +13,10 @@ Dtypes = tuple[int, ...]
 AttrGetter = Callable[[str], Optional[AttrValue]]
 
 
+# Ops that TensorFlow calls stateful, although running one again, or earlier, with equal inputs changes nothing.
+REPEATABLE_OPS = frozenset({"Assert", "CheckNumerics", "LookupTableFindV2"})
+
+
 class ArgSpec(NamedTuple):
     """One argument of an op. Exactly one of `dtype`, `type_attr`, `type_list_attr` is set."""
 
@@ -47,6 +51,11 @@ class OpSchema:
         self.function_attrs = tuple(attr.name for attr in op_def.attr if attr.type in ("func", "list(func)"))
         self._type_attrs = _type_attr_kinds(self.inputs + self.outputs)
         self._memo: dict[tuple[Any, ...], NodeTypes] = {}
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether it matters how often and when a node of this op runs."""
+        return self.is_stateful and self.name not in REPEATABLE_OPS
 
     def types(self, attr: AttrGetter) -> Optional[NodeTypes]:
         """Dtypes of a node of this op with these attributes; `None` if an attribute is missing or symbolic."""

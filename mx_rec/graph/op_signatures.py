@@ -6,6 +6,7 @@ statefulness from here when the registry has no entry. `tests` compare this tabl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
 
 from tensorflow.core.framework import op_def_pb2, types_pb2
@@ -19,7 +20,8 @@ OP_GATHER = "MxRecGatherByAddress"
 
 
 class Signature(NamedTuple):
-    """`inputs` and `outputs` are "name: dtype" or "name: type attribute"; `attrs` are "name: kind [= default]"."""
+    """`inputs` and `outputs` are "name: dtype" or "name: type attribute"; `attrs` are "name: kind [= default]" (the default tensor is an
+    empty one of a dtype)."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -27,30 +29,46 @@ class Signature(NamedTuple):
     stateful: bool = True
 
 
+_HANDLE = "handle: resource"
+
 SIGNATURES: dict[str, Signature] = {
-    OP_TABLE: Signature((), ("handle: resource",)),
+    OP_TABLE: Signature(
+        (),
+        (_HANDLE,),
+        (
+            "table_name: string",
+            "dim: int",
+            "initializer: string = constant",
+            "initializer_a: float = 0",
+            "initializer_b: float = 0",
+            "initializer_scale: float = 1",
+            "initializer_pool: tensor = float []",
+            "seed: int = 0",
+            "record_counts: bool = false",
+            "container: string = ",
+            "shared_name: string = ",
+        ),
+    ),
     OP_UNIQUE: Signature(
         ("ids: Tids",),
         ("keys: int64", "restore: int32", "counts: int32"),
         ("Tids: type = int64",),
         stateful=False,
     ),
-    OP_LOOK_AHEAD: Signature(
-        ("table: resource", "keys: int64"), ("hints: int64",), ("reserve: bool = false",)
-    ),
-    OP_FIND_OR_INSERT: Signature(
-        ("table: resource", "keys: int64", "hints: int64", "counts: int32"), ("addresses: int64",)
-    ),
-    OP_FIND: Signature(("table: resource", "keys: int64", "hints: int64"), ("addresses: int64",)),
+    OP_LOOK_AHEAD: Signature((_HANDLE, "keys: int64"), ("hints: int64",), ("reserve: bool = false",)),
+    OP_FIND_OR_INSERT: Signature((_HANDLE, "keys: int64", "hints: int64", "counts: int32"), ("addresses: int64",)),
+    OP_FIND: Signature((_HANDLE, "keys: int64", "hints: int64"), ("addresses: int64",)),
     OP_GATHER: Signature(
-        ("table: resource", "addresses: int64", "default_row: float"), ("embeddings: float",), ("dim: int",)
+        (_HANDLE, "addresses: int64", "default_row: float"), ("embeddings: float",), ("dim: int",)
     ),
     "MxRecApplySgdByAddress": Signature(
-        ("table: resource", "addresses: int64", "gradients: float", "learning_rate: float"), ()
+        (_HANDLE, "addresses: int64", "gradients: float", "learning_rate: float"),
+        (),
+        ("weight_decay: float = 0",),
     ),
     "MxRecApplyLazyAdamByAddress": Signature(
         (
-            "table: resource",
+            _HANDLE,
             "addresses: int64",
             "gradients: float",
             "learning_rate: float",
@@ -60,11 +78,9 @@ SIGNATURES: dict[str, Signature] = {
         ),
         (),
     ),
-    "MxRecTableSize": Signature(("table: resource",), ("size: int64",)),
-    "MxRecTableCapacity": Signature(("table: resource",), ("capacity: int64",)),
-    "MxRecTableExport": Signature(
-        ("table: resource",), ("keys: int64", "rows: float", "counts: int64")
-    ),
+    "MxRecTableSize": Signature((_HANDLE,), ("size: int64",)),
+    "MxRecTableCapacity": Signature((_HANDLE,), ("capacity: int64",)),
+    "MxRecTableExport": Signature((_HANDLE,), ("keys: int64", "rows: float", "counts: int64")),
 }
 
 
@@ -93,12 +109,42 @@ def _fill_arg(arg: Any, text: str) -> None:
 
 def _fill_attr(attr: Any, text: str) -> None:
     attr.name, _, rest = text.partition(": ")
-    attr.type, _, default = rest.partition(" = ")
-    if not default:
-        return
-    if attr.type == "type":
-        attr.default_value.type = types_pb2.DataType.Value(f"DT_{default.upper()}")
-    elif attr.type == "bool":
-        attr.default_value.b = default == "true"
-    else:
-        raise ValueError(f"attribute {text!r}: a default of kind {attr.type} is not supported")
+    attr.type, separator, default = rest.partition(" = ")
+    if separator:
+        _DEFAULTS[attr.type](attr.default_value, default)
+
+
+def _set_type(value: Any, text: str) -> None:
+    value.type = types_pb2.DataType.Value(f"DT_{text.upper()}")
+
+
+def _set_scalar_tensor_type(value: Any, text: str) -> None:
+    dtype, _ = text.split()
+    value.tensor.dtype = types_pb2.DataType.Value(f"DT_{dtype.upper()}")
+    value.tensor.tensor_shape.SetInParent()
+
+
+def _set_bool(value: Any, text: str) -> None:
+    value.b = text == "true"
+
+
+def _set_int(value: Any, text: str) -> None:
+    value.i = int(text)
+
+
+def _set_float(value: Any, text: str) -> None:
+    value.f = float(text)
+
+
+def _set_string(value: Any, text: str) -> None:
+    value.s = text.encode()
+
+
+_DEFAULTS: dict[str, Callable[[Any, str], None]] = {
+    "type": _set_type,
+    "tensor": _set_scalar_tensor_type,
+    "bool": _set_bool,
+    "int": _set_int,
+    "float": _set_float,
+    "string": _set_string,
+}

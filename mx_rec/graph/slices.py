@@ -13,7 +13,6 @@ from mx_rec.graph.view import GraphView
 # A resource that a dataset function may capture: its content never changes once it is initialised.
 IMMUTABLE_TABLES = frozenset({"HashTableV2"})
 
-_STATEFUL_BUT_PURE = frozenset({"Assert", "CheckNumerics", "LookupTableFindV2"})
 _PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault", "_Arg"})
 _CONTROL_FLOW_V1 = frozenset(
     prefix + op
@@ -131,7 +130,7 @@ class SliceAnalysis:
             return f"op {op!r} is not known to this TensorFlow; load the library that defines it"
         if any(is_ref(dtype) for dtype in types.outputs):
             return f"op {op!r} gives a reference to a variable, whose value ahead of the step may be another"
-        if not schema.is_stateful or op in _STATEFUL_BUT_PURE:
+        if not schema.has_effects:
             return None
         if "Random" in op or op in _RANDOM_OPS:
             return f"op {op!r} draws random numbers, which would come in another order ahead of the step"
@@ -177,7 +176,7 @@ class SliceAnalysis:
             schema = self._view.schema(body_node.op)
             if schema is None:
                 return f"has op {body_node.op!r}, which is not known to this TensorFlow"
-            if schema.is_stateful and body_node.op not in _STATEFUL_BUT_PURE:
+            if schema.has_effects:
                 return f"has op {body_node.op!r} with state or side effects"
             for inner in _called(body_node, schema.function_attrs):
                 what = self._function_impurity(inner)

@@ -208,6 +208,11 @@ class GraphView:
         """The function of the library with this name. Not to be written to."""
         return self._functions.get(name)
 
+    @property
+    def versions(self) -> Any:
+        """The `VersionDef` of the graph."""
+        return self._graph_def.versions
+
     # Names and derived facts
 
     def unique_name(self, hint: str) -> str:

@@ -136,14 +136,14 @@ class TestMetaGraph:
         loaded = self.load(meta_graph, tmp_path)
         graph_def = self.changed(loaded)
         node = next(node for node in graph_def.node if node.name == "loss")
-        node.attr["_mx_rec_collections"].list.s.extend([b"LOSSES", b"NEW", b"OTHER:0"])
+        node.attr["_mx_rec_collections"].list.s.extend([b"LOSSES", b"NEW", b"OTHER"])
         node = next(node for node in graph_def.node if node.op == "MakeIterator")
-        node.attr["_mx_rec_collections"].list.s.append(b"OTHER:1")
+        node.attr["_mx_rec_collections"].list.s.append(b"OTHER")
         save_graph(loaded, graph_def, tmp_path / "out.meta")
         collections = load_graph(tmp_path / "out.meta").message.collection_def
         assert list(collections["NEW"].node_list.value) == ["loss:0"]
         assert list(collections["LOSSES"].node_list.value) == ["loss:0"]
-        assert sorted(collections["OTHER"].node_list.value) == ["MakeIterator:1", "loss:0"]
+        assert sorted(collections["OTHER"].node_list.value) == ["MakeIterator:0", "loss:0"]
 
     def test_tensorflow_imports_what_is_written(self, meta_graph, tmp_path):
         loaded = self.load(meta_graph, tmp_path)

@@ -89,15 +89,13 @@ double Correlation(const std::vector<double>& x, size_t lag) {
 }
 
 TEST(Philox_KnownAnswers) {
-  const std::array<uint32_t, 4> zeros =
-      Philox4x32(std::array<uint32_t, 4>{0, 0, 0, 0},
-                 std::array<uint32_t, 2>{0, 0});
+  const std::array<uint32_t, 4> zeros = Philox4x32(
+      std::array<uint32_t, 4>{0, 0, 0, 0}, std::array<uint32_t, 2>{0, 0});
   const std::array<uint32_t, 4> expected_zeros = {0x6627e8d5, 0xe169c58d,
                                                   0xbc57ac4c, 0x9b00dbd8};
   const uint32_t f = 0xffffffff;
-  const std::array<uint32_t, 4> ones =
-      Philox4x32(std::array<uint32_t, 4>{f, f, f, f},
-                 std::array<uint32_t, 2>{f, f});
+  const std::array<uint32_t, 4> ones = Philox4x32(
+      std::array<uint32_t, 4>{f, f, f, f}, std::array<uint32_t, 2>{f, f});
   const std::array<uint32_t, 4> expected_ones = {0x408f276d, 0x41c83b0e,
                                                  0xa20bc7c6, 0x6d5451fd};
   const std::array<uint32_t, 4> pi = Philox4x32(
@@ -192,9 +190,9 @@ TEST(Initializer_SameSeedAndKeySameRow) {
   for (InitializerKind kind :
        {InitializerKind::kUniform, InitializerKind::kNormal,
         InitializerKind::kTruncatedNormal}) {
-    for (Key key : {Key{0}, Key{-1}, Key{1} << 40,
-                    std::numeric_limits<Key>::min(),
-                    std::numeric_limits<Key>::max()}) {
+    for (Key key :
+         {Key{0}, Key{-1}, Key{1} << 40, std::numeric_limits<Key>::min(),
+          std::numeric_limits<Key>::max()}) {
       const auto row = Row(Make(kind, 0, 1, 5), 9, key);
       EXPECT_TRUE(row == Row(Make(kind, 0, 1, 5), 9, key));
       EXPECT_FALSE(row == Row(Make(kind, 0, 1, 6), 9, key));

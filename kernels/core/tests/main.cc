@@ -5,5 +5,6 @@
 #include "tests/testing.h"
 
 int main(int argc, char** argv) {
-  return mxrec::testing::RunAll(std::vector<std::string>(argv + 1, argv + argc));
+  return mxrec::testing::RunAll(
+      std::vector<std::string>(argv + 1, argv + argc));
 }

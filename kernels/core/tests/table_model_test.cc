@@ -127,9 +127,8 @@ class Stream {
                          : right ^ (Address{1} << (32 + Below(&rng_, 31)));
           break;
         case 9:  // a row that was never handed out
-          hints[i] = right == 0
-                         ? std::numeric_limits<Address>::min()
-                         : right | static_cast<Address>(rng_() >> 32);
+          hints[i] = right == 0 ? std::numeric_limits<Address>::min()
+                                : right | static_cast<Address>(rng_() >> 32);
           break;
       }
     }
@@ -205,8 +204,8 @@ class Stream {
       } else {
         // Nothing, or the row that is reserved for the key.
         const auto known = address_.find(keys[i]);
-        EXPECT_TRUE(hints[i] == kNoRow || (known != address_.end() &&
-                                           known->second == hints[i]));
+        EXPECT_TRUE(hints[i] == kNoRow ||
+                    (known != address_.end() && known->second == hints[i]));
       }
     }
   }
@@ -297,12 +296,12 @@ class Stream {
     EXPECT_OK(table_->ApplyLazyAdam(addresses, gradients.data(), params,
                                     AnyParallel()));
     ++updates_;
-    ++adam_steps_;
+    has_slots_ = true;
     const double b1 = params.beta1;
     const double b2 = params.beta2;
     const double lr = params.learning_rate *
-                      std::sqrt(1 - std::pow(b2, adam_steps_)) /
-                      (1 - std::pow(b1, adam_steps_));
+                      std::sqrt(1 - std::pow(b2, updates_)) /
+                      (1 - std::pow(b1, updates_));
     for (const auto& [key, g] : Sums(addresses, keys, gradients)) {
       ModelRow& row = rows_.at(key);
       for (int c = 0; c < dim_; ++c) {
@@ -338,9 +337,9 @@ class Stream {
       const auto found = rows_.find(key);
       ASSERT_TRUE(found != rows_.end());
       EXPECT_EQ(row.count, record_counts_ ? found->second.count : 0);
-      ASSERT_EQ(row.row.size(), dim_ * (adam_steps_ > 0 ? 3 : 1));
+      ASSERT_EQ(row.row.size(), dim_ * (has_slots_ ? 3 : 1));
       CheckRow(found->second.w, row.row.data());
-      if (adam_steps_ > 0) {
+      if (has_slots_) {
         CheckRow(found->second.m, row.row.data() + dim_);
         CheckRow(found->second.v, row.row.data() + 2 * dim_);
       }
@@ -351,7 +350,7 @@ class Stream {
     EXPECT_EQ(table_->size(), rows_.size());
     EXPECT_LE(address_.size(), table_->capacity());
     EXPECT_EQ(table_->update_count(), updates_);
-    EXPECT_EQ(table_->stride(), dim_ * (adam_steps_ > 0 ? 3 : 1));
+    EXPECT_EQ(table_->stride(), dim_ * (has_slots_ ? 3 : 1));
   }
 
   Rng rng_;
@@ -362,11 +361,11 @@ class Stream {
   std::shared_ptr<Table> foreign_;
   std::vector<Key> universe_;
   std::vector<Address> foreign_addresses_;
-  std::unordered_map<Key, ModelRow> rows_;   // visible
-  std::map<Key, Address> address_;           // visible or reserved
+  std::unordered_map<Key, ModelRow> rows_;  // visible
+  std::map<Key, Address> address_;          // visible or reserved
   std::set<Address> used_addresses_;
   int64_t updates_ = 0;
-  int64_t adam_steps_ = 0;
+  bool has_slots_ = false;
 };
 
 TEST(TableModel_Dim1) {

@@ -108,9 +108,8 @@ inline std::map<Key, ExportedRow> Export(const Table& table,
   std::map<Key, ExportedRow> all;
   EXPECT_OK(table.Export(chunk_rows, [&](const ExportChunk& chunk) {
     const int64_t n = chunk.keys.size();
-    const int64_t stride = table.options().dim > 0 && n > 0
-                               ? chunk.rows.size() / n
-                               : 0;
+    const int64_t stride =
+        table.options().dim > 0 && n > 0 ? chunk.rows.size() / n : 0;
     EXPECT_LE(n, chunk_rows);
     EXPECT_EQ(chunk.rows.size(), n * stride);
     if (table.options().record_counts) EXPECT_EQ(chunk.counts.size(), n);

@@ -124,88 +124,88 @@ inline int RunAll(const std::vector<std::string>& filters) {
 }  // namespace testing
 }  // namespace mxrec
 
-#define TEST(name)                                                     \
-  static void Test_##name();                                           \
-  static const ::mxrec::testing::Registration registration_##name(     \
-      #name, &Test_##name);                                            \
+#define TEST(name)                                                 \
+  static void Test_##name();                                       \
+  static const ::mxrec::testing::Registration registration_##name( \
+      #name, &Test_##name);                                        \
   static void Test_##name()
 
 #define MXREC_FAIL_(message) \
   ::mxrec::testing::Fail(__FILE__, __LINE__, (message))
 
-#define MXREC_COMPARE_(a, b, op, test, otherwise)                             \
-  do {                                                                        \
-    const auto& mxrec_a = (a);                                                \
-    const auto& mxrec_b = (b);                                                \
-    if (!(test)) {                                                            \
-      MXREC_FAIL_(std::string(#a " " op " " #b ": ") +                        \
-                  ::mxrec::testing::Show(mxrec_a) + " and " +                 \
-                  ::mxrec::testing::Show(mxrec_b));                           \
-      otherwise;                                                              \
-    }                                                                         \
+#define MXREC_COMPARE_(a, b, op, test, otherwise)             \
+  do {                                                        \
+    const auto& mxrec_a = (a);                                \
+    const auto& mxrec_b = (b);                                \
+    if (!(test)) {                                            \
+      MXREC_FAIL_(std::string(#a " " op " " #b ": ") +        \
+                  ::mxrec::testing::Show(mxrec_a) + " and " + \
+                  ::mxrec::testing::Show(mxrec_b));           \
+      otherwise;                                              \
+    }                                                         \
   } while (false)
 
-#define MXREC_EQ_(a, b, otherwise)                                            \
-  MXREC_COMPARE_(a, b, "==", (::mxrec::testing::Equal(mxrec_a, mxrec_b)),     \
+#define MXREC_EQ_(a, b, otherwise)                                        \
+  MXREC_COMPARE_(a, b, "==", (::mxrec::testing::Equal(mxrec_a, mxrec_b)), \
                  otherwise)
 #define MXREC_END_ throw ::mxrec::testing::EndOfTest()
 
 #define EXPECT_EQ(a, b) MXREC_EQ_(a, b, (void)0)
 #define ASSERT_EQ(a, b) MXREC_EQ_(a, b, MXREC_END_)
-#define EXPECT_NE(a, b)                                                       \
-  MXREC_COMPARE_(a, b, "!=", (!::mxrec::testing::Equal(mxrec_a, mxrec_b)),    \
+#define EXPECT_NE(a, b)                                                    \
+  MXREC_COMPARE_(a, b, "!=", (!::mxrec::testing::Equal(mxrec_a, mxrec_b)), \
                  (void)0)
-#define EXPECT_LE(a, b)                                                       \
-  MXREC_COMPARE_(a, b, "<=", (::mxrec::testing::AtMost(mxrec_a, mxrec_b)),    \
+#define EXPECT_LE(a, b)                                                    \
+  MXREC_COMPARE_(a, b, "<=", (::mxrec::testing::AtMost(mxrec_a, mxrec_b)), \
                  (void)0)
-#define EXPECT_LT(a, b)                                                       \
-  MXREC_COMPARE_(a, b, "<", (!::mxrec::testing::AtMost(mxrec_b, mxrec_a)),    \
+#define EXPECT_LT(a, b)                                                    \
+  MXREC_COMPARE_(a, b, "<", (!::mxrec::testing::AtMost(mxrec_b, mxrec_a)), \
                  (void)0)
-#define EXPECT_NEAR(a, b, tolerance)                                          \
-  MXREC_COMPARE_(a, b, "~",                                                   \
-                 (std::fabs(static_cast<double>(mxrec_a) -                    \
-                            static_cast<double>(mxrec_b)) <= (tolerance)),    \
+#define EXPECT_NEAR(a, b, tolerance)                                       \
+  MXREC_COMPARE_(a, b, "~",                                                \
+                 (std::fabs(static_cast<double>(mxrec_a) -                 \
+                            static_cast<double>(mxrec_b)) <= (tolerance)), \
                  (void)0)
 
 #define EXPECT_TRUE(condition)                        \
   do {                                                \
     if (!(condition)) MXREC_FAIL_("not " #condition); \
   } while (false)
-#define EXPECT_FALSE(condition)                   \
-  do {                                            \
+#define EXPECT_FALSE(condition)                    \
+  do {                                             \
     if (condition) MXREC_FAIL_("yes " #condition); \
   } while (false)
-#define ASSERT_TRUE(condition)           \
-  do {                                   \
-    if (!(condition)) {                  \
-      MXREC_FAIL_("not " #condition);    \
-      MXREC_END_;                        \
-    }                                    \
+#define ASSERT_TRUE(condition)        \
+  do {                                \
+    if (!(condition)) {               \
+      MXREC_FAIL_("not " #condition); \
+      MXREC_END_;                     \
+    }                                 \
   } while (false)
 
-#define MXREC_OK_(expression, otherwise)                            \
-  do {                                                              \
-    const ::mxrec::Status mxrec_status = (expression);              \
-    if (!mxrec_status.ok()) {                                       \
-      MXREC_FAIL_(#expression ": " + mxrec_status.message());       \
-      otherwise;                                                    \
-    }                                                               \
+#define MXREC_OK_(expression, otherwise)                      \
+  do {                                                        \
+    const ::mxrec::Status mxrec_status = (expression);        \
+    if (!mxrec_status.ok()) {                                 \
+      MXREC_FAIL_(#expression ": " + mxrec_status.message()); \
+      otherwise;                                              \
+    }                                                         \
   } while (false)
 #define EXPECT_OK(expression) MXREC_OK_(expression, (void)0)
 #define ASSERT_OK(expression) MXREC_OK_(expression, MXREC_END_)
 
 // The status has this code and its message holds this text.
-#define EXPECT_ERROR(expression, expected, text)                              \
-  do {                                                                        \
-    const ::mxrec::Status mxrec_status = (expression);                        \
-    if (mxrec_status.code() != (expected)) {                                  \
-      MXREC_FAIL_(#expression ": not " #expected ": code " +                  \
-                  ::mxrec::testing::Show(mxrec_status.code()) + ": " +        \
-                  mxrec_status.message());                                    \
-    } else if (mxrec_status.message().find(text) == std::string::npos) {      \
-      MXREC_FAIL_(#expression ": no '" + std::string(text) + "' in '" +       \
-                  mxrec_status.message() + "'");                              \
-    }                                                                         \
+#define EXPECT_ERROR(expression, expected, text)                         \
+  do {                                                                   \
+    const ::mxrec::Status mxrec_status = (expression);                   \
+    if (mxrec_status.code() != (expected)) {                             \
+      MXREC_FAIL_(#expression ": not " #expected ": code " +             \
+                  ::mxrec::testing::Show(mxrec_status.code()) + ": " +   \
+                  mxrec_status.message());                               \
+    } else if (mxrec_status.message().find(text) == std::string::npos) { \
+      MXREC_FAIL_(#expression ": no '" + std::string(text) + "' in '" +  \
+                  mxrec_status.message() + "'");                         \
+    }                                                                    \
   } while (false)
 
 #endif  // MXREC_TESTS_TESTING_H_

@@ -83,7 +83,7 @@ class ThreadPool final : public Parallel {
       for (;;) {
         const int64_t block = next.fetch_add(1);
         if (block >= blocks) return;
-        (*body)(total * block / blocks, total * (block + 1) / blocks);
+        (*body)(total* block / blocks, total * (block + 1) / blocks);
         std::lock_guard<std::mutex> lock(mu);
         if (++done == blocks) all_done.notify_all();
       }

@@ -18,8 +18,8 @@ void CheckUnique(const std::vector<T>& ids) {
   std::vector<int32_t> expected_counts;
   std::unordered_map<T, int32_t> position;
   for (size_t i = 0; i < ids.size(); ++i) {
-    const auto found = position.emplace(
-        ids[i], static_cast<int32_t>(expected_keys.size()));
+    const auto found =
+        position.emplace(ids[i], static_cast<int32_t>(expected_keys.size()));
     if (found.second) {
       expected_keys.push_back(ids[i]);
       expected_counts.push_back(0);
@@ -56,7 +56,11 @@ void CheckPatterns(int64_t n, std::mt19937_64* rng) {
   CheckUnique(ids);
   for (auto& id : ids) id = static_cast<T>((*rng)() % (n / 2 + 1));
   CheckUnique(ids);
-  const T special[] = {Limits::min(), Limits::max(), 0, -1, 1,
+  const T special[] = {Limits::min(),
+                       Limits::max(),
+                       0,
+                       -1,
+                       1,
                        static_cast<T>(Limits::min() + 1)};
   for (auto& id : ids) id = special[(*rng)() % 6];
   CheckUnique(ids);

@@ -1,0 +1,149 @@
+"""What `recgraph inspect` shows, gathered from a graph file."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mx_rec.graph.files import ConstantSize, LoadedGraph
+    from mx_rec.graph.view import GraphView
+    from mx_rec.passes import Lookup
+
+_SHOWN_CONSTANTS = 5
+_ITERATOR_OPS = (  # in the order shown
+    "IteratorV2",
+    "Iterator",
+    "OneShotIterator",
+    "IteratorFromStringHandleV2",
+    "IteratorFromStringHandle",
+)
+
+
+@dataclass(frozen=True)
+class TableSummary:
+    """A dynamic table and how often it is looked up."""
+
+    name: str
+    dim: int
+    initializer: str
+    train_lookups: int
+    eval_lookups: int
+
+
+@dataclass(frozen=True)
+class LookupSummary:
+    """A lookup and whether the rewrite has moved it, can move it, or why it cannot."""
+
+    name: str
+    table: str
+    side: str
+    ids: str | None
+    iterator: str | None
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class IteratorSummary:
+    """An iterator, the datasets that fill it and the batches drawn from it."""
+
+    name: str
+    kind: str
+    datasets: tuple[str, ...]
+    batches: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All of it."""
+
+    path: str
+    kind: str
+    size_bytes: int
+    nodes: int
+    functions: int
+    producer: int
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+    tables: tuple[TableSummary, ...]
+    lookups: tuple[LookupSummary, ...]
+    iterators: tuple[IteratorSummary, ...]
+    largest_constants: tuple[ConstantSize, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain dictionaries and lists."""
+        return dataclasses.asdict(self)
+
+
+def summarize(loaded: LoadedGraph) -> Summary:
+    """Looks through a graph; nothing is changed or run."""
+    from mx_rec.graph.files import largest_constants
+    from mx_rec.graph.view import GraphView
+    from mx_rec.passes import find_lookups
+    from mx_rec.passes.find_lookups import FindLookups
+
+    view = GraphView(loaded.graph_def)
+    lookups = find_lookups(view)
+    return Summary(
+        path=str(loaded.path),
+        kind=loaded.kind,
+        size_bytes=loaded.size_bytes,
+        nodes=len(loaded.graph_def.node),
+        functions=len(loaded.graph_def.library.function),
+        producer=loaded.graph_def.versions.producer,
+        warnings=loaded.warnings,
+        notes=tuple(FindLookups().run(view).notes),
+        tables=_tables(view, lookups),
+        lookups=tuple(_lookup(lookup) for lookup in lookups),
+        iterators=_iterators(view),
+        largest_constants=tuple(largest_constants(loaded.graph_def, _SHOWN_CONSTANTS)),
+    )
+
+
+def _tables(view: GraphView, lookups: list[Lookup]) -> tuple[TableSummary, ...]:
+    from mx_rec.graph.op_signatures import OP_TABLE
+
+    sides = [(lookup.table_node, lookup.side) for lookup in lookups]
+    return tuple(
+        TableSummary(
+            name=node.str_attr("table_name"),
+            dim=node.int_attr("dim"),
+            initializer=node.str_attr("initializer"),
+            train_lookups=sides.count((node.name, "train")),
+            eval_lookups=sides.count((node.name, "eval")),
+        )
+        for node in view.nodes_of(OP_TABLE)
+    )
+
+
+def _lookup(lookup: Lookup) -> LookupSummary:
+    if lookup.is_moved:
+        state = "moved"
+    else:
+        state = "stays" if lookup.obstacle else "movable"
+    return LookupSummary(
+        name=lookup.name,
+        table=lookup.table_name,
+        side=lookup.side,
+        ids=None if lookup.ids is None else str(lookup.ids),
+        iterator=lookup.iterator,
+        state=state,
+        reason=lookup.reason,
+    )
+
+
+def _iterators(view: GraphView) -> tuple[IteratorSummary, ...]:
+    from mx_rec.graph.iterators import iterator_info
+
+    infos = (iterator_info(view, node.name) for node in view.nodes_of(*_ITERATOR_OPS))
+    return tuple(
+        IteratorSummary(
+            name=info.node,
+            kind=info.kind,
+            datasets=tuple(str(view.node(maker).inputs[0]) for maker in info.makers),
+            batches=info.get_nexts,
+        )
+        for info in infos
+    )

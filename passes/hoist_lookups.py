@@ -1,0 +1,328 @@
+"""Moves the work between a batch and its keys into the dataset."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Optional
+
+from mx_rec.graph import marks
+from mx_rec.graph.attrs import (
+    DT_INT64,
+    DT_RESOURCE,
+    DT_VARIANT,
+    Shape,
+    attr_bool,
+    attr_bytes,
+    attr_ints,
+    attr_shapes,
+    attr_strings,
+    attr_types,
+    is_ref,
+    known_shape,
+)
+from mx_rec.graph.datasets import ElementSpec, int64_const_attrs, map_attrs, map_op
+from mx_rec.graph.edits import EditSet
+from mx_rec.graph.functions import FunctionBuilder, sanitized
+from mx_rec.graph.iterators import IteratorInfo, Obstacle, iterator_info
+from mx_rec.graph.node import Node, TensorRef
+from mx_rec.graph.op_signatures import OP_LOOK_AHEAD
+from mx_rec.graph.slices import IMMUTABLE_TABLES, captured_tables, slice_analysis
+from mx_rec.graph.view import GraphView
+from mx_rec.passes.base import Pass, PassOutcome, Refusal
+from mx_rec.passes.find_lookups import TRAIN, Lookup, find_lookups, function_lookups
+
+_TASK = re.compile(r"/job:[^/]*|/replica:[^/]*|/task:[^/]*")
+
+
+@dataclass(frozen=True)
+class HoistLookups(Pass):
+    """Gives every iterator with lookups a dataset function that prepares their keys.
+
+    Before::
+
+        dataset -> MakeIterator(iterator)
+        iterator -> IteratorGetNext -> preprocessing -> MxRecUnique -> MxRecFindOrInsert(table, keys, hints=[])
+
+    After (the step still runs as before; `swap_iterators` switches it over)::
+
+        dataset -> MapDataset(f, table) -> PrefetchDataset
+        f(batch, table) = batch, and of every lookup: MxRecUnique(preprocessing(batch)), MxRecLookAhead(table, keys)
+
+    All lookups of all get_nexts of an iterator share one function, in which equal work is done once. Other
+    tensors of the moved part that the step reads are outputs as well. A one-shot iterator gets a new dataset
+    function instead, which makes the table handles again, since it cannot capture them. The function reserves
+    rows only if the iterator feeds training lookups alone and has one dataset. What the function gives is
+    written on the iterator (`mx_rec.graph.marks`).
+
+    Attributes:
+        prefetch: batches prepared ahead of the step, at least 1.
+        parallel_calls: batches prepared at the same time, at least 1. Their order stays.
+
+    Preconditions: none. Refused, lookup by lookup, which then stay where they are:
+        ids from no iterator or from several batches; anything between batch and keys that is fed at the step,
+        reads a variable or a table that may change, draws random numbers, has side effects, is control flow of
+        TensorFlow 1 or an unknown op; feedable iterators, and iterators used by other ops; datasets that are not
+        in the graph; tables on another task; lookups inside functions.
+    """
+
+    name: ClassVar[str] = "hoist_lookups"
+    prefetch: int = 1
+    parallel_calls: int = 1
+
+    def __post_init__(self) -> None:
+        for option in ("prefetch", "parallel_calls"):
+            value = getattr(self, option)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{option} is {value!r}; expected an integer of at least 1")
+
+    def run(self, view: GraphView) -> PassOutcome:
+        edits = EditSet(author=self.name)
+        refusals = [Refusal(*obstacle) for obstacle in function_lookups(view)]
+        notes: list[str] = []
+        groups: dict[str, list[Lookup]] = {}
+        kept: Counter[str] = Counter()  # other lookups per iterator that do not train
+        for lookup in find_lookups(view):
+            if lookup.is_moved:
+                kept[lookup.iterator or ""] += lookup.side != TRAIN
+                continue
+            obstacle = lookup.obstacle or _table_obstacle(view, lookup)
+            if obstacle is None and lookup.iterator is not None:
+                groups.setdefault(lookup.iterator, []).append(lookup)
+                continue
+            refusals.append(_refusal(lookup, obstacle))
+            kept[lookup.iterator or ""] += lookup.side != TRAIN
+        for iterator, lookups in groups.items():
+            if view.node(iterator).has_attr(marks.HOIST_TYPES):
+                continue
+            hoist = _IteratorHoist(view, edits, self, lookups, has_other_readers=bool(kept[iterator]))
+            notes.append(hoist.apply())
+        return PassOutcome(edits, notes, refusals)
+
+
+def _refusal(lookup: Lookup, obstacle: Optional[Obstacle]) -> Refusal:
+    if obstacle is None:
+        return Refusal(lookup.find_node, f"lookup {lookup.name!r} stays at the step: its iterator is not known")
+    return Refusal(obstacle.node, f"{obstacle.reason} (lookup {lookup.name!r} stays at the step)")
+
+
+def _table_obstacle(view: GraphView, lookup: Lookup) -> Optional[Obstacle]:
+    """Why the dataset function cannot have the lookup's table."""
+    iterator = iterator_info(view, lookup.iterator or "")
+    table = view.node(lookup.table_node)
+    if iterator.kind == "one_shot":
+        nameless = [node for node in [table, *_nameless_tables_read(view, lookup)] if not _has_shared_name(node)]
+        if nameless:
+            return Obstacle(nameless[0].name, "has no shared_name, so a one-shot iterator cannot reach the same table")
+        return None
+    home = _task(view.node(iterator.makers[0]).device)
+    if home != _task(table.device):
+        return Obstacle(table.name, f"is placed on {table.device!r}, which the iterator on {home!r} cannot reach")
+    return None
+
+
+def _nameless_tables_read(view: GraphView, lookup: Lookup) -> list[Node]:
+    nameless = {node.name for node in view.nodes_of(*IMMUTABLE_TABLES) if not _has_shared_name(node)}
+    if not nameless:
+        return []
+    handles = captured_tables(slice_analysis(view).nodes([lookup.unique_node or ""]))
+    return [view.node(handle.node) for handle in handles if handle.node in nameless]
+
+
+def _has_shared_name(node: Node) -> bool:
+    return bool(node.str_attr("shared_name") or node.str_attr("table_name"))  # ours defaults to the table's name
+
+
+def _task(device: str) -> str:
+    return "".join(_TASK.findall(device))
+
+
+class _IteratorHoist:
+    """The hoist of one iterator."""
+
+    def __init__(
+        self,
+        view: GraphView,
+        edits: EditSet,
+        options: HoistLookups,
+        lookups: Sequence[Lookup],
+        *,
+        has_other_readers: bool,
+    ) -> None:
+        self._view = view
+        self._edits = edits
+        self._options = options
+        self._lookups = lookups
+        self._iterator: IteratorInfo = iterator_info(view, lookups[0].iterator or "")
+        self._analysis = slice_analysis(view)
+        self._nodes = self._analysis.nodes([lookup.unique_node or "" for lookup in lookups])
+        self._function = view.unique_name(f"mx_rec_look_ahead_{sanitized(self._iterator.node)}")
+        self._builder = FunctionBuilder(view, self._function)
+        self._types: list[int] = []
+        self._shapes: list[Optional[Shape]] = []
+        self._components: dict[str, int] = {}  # what the function returns, to its place in the element
+        is_train_only = not has_other_readers and all(lookup.side == TRAIN for lookup in lookups)
+        has_one_dataset = self._iterator.kind == "one_shot" or len(self._iterator.makers) == 1
+        self._reserve = is_train_only and has_one_dataset
+
+    def apply(self) -> str:
+        """Write the edits. Returns a note for the report."""
+        self._take_batch()
+        captured = self._capture()
+        self._builder.clone(self._nodes, dropped_controls=self._iterator.get_nexts)
+        hints = self._look_ahead()
+        tensors = self._give_tensors()
+        spec = ElementSpec(tuple(self._types), tuple(self._shapes))
+        self._edits.add_function(self._builder.build())
+        self._mark(spec, tensors, hints)
+        if self._iterator.kind == "one_shot":
+            self._new_factory(spec, captured)
+        else:
+            self._new_datasets(spec, captured)
+        return self._note()
+
+    def _take_batch(self) -> None:
+        """The components of the batch: arguments, returned as they are."""
+        get_nexts = self._iterator.get_nexts
+        first = self._view.node(get_nexts[0])
+        shapes = first.shapes_attr("output_shapes")
+        for index, dtype in enumerate(first.types_attr("output_types")):
+            stands_for = [TensorRef(name, index) for name in get_nexts]
+            argument = self._builder.add_argument(f"component_{index}", dtype, stands_for)
+            self._give(argument, dtype, shapes[index] if index < len(shapes) else None, is_new=True)
+
+    def _capture(self) -> list[TensorRef]:
+        """Tables that the function reads, as further arguments."""
+        tables = [self._view.node(lookup.find_node).inputs[0] for lookup in self._lookups]
+        captured = list(dict.fromkeys([*captured_tables(self._nodes), *tables]))
+        for index, handle in enumerate(captured):
+            self._builder.add_argument(f"table_{index}", DT_RESOURCE, [handle])
+        return captured
+
+    def _look_ahead(self) -> list[tuple[str, str, int]]:
+        """(find node, get_next, component of its hints) per lookup; equal keys of a table share one."""
+        calls: dict[tuple[str, str], str] = {}
+        given: list[tuple[str, str, int]] = []
+        for lookup in self._lookups:
+            table, keys = (self._builder.ref(ref) for ref in self._view.node(lookup.find_node).inputs[:2])
+            if (table, keys) not in calls:
+                calls[table, keys] = self._builder.call(
+                    OP_LOOK_AHEAD, f"look_ahead_{lookup.name}", [table, keys], {"reserve": attr_bool(self._reserve)}
+                )
+            component = self._give(f"{calls[table, keys]}:hints:0", DT_INT64, known_shape([None]))
+            given.append((lookup.find_node, lookup.get_next or "", component))
+        return given
+
+    def _give_tensors(self) -> list[tuple[TensorRef, str, int]]:
+        """(tensor, get_next, component) of everything in the moved part that the step reads."""
+        given: list[tuple[TensorRef, str, int]] = []
+        for tensor, dtype in self._tensors_read_by_step():
+            get_next = self._analysis.origin(tensor.node).get_nexts[0]
+            component = self._give(self._builder.ref(tensor), dtype, self._view.shape(tensor))
+            given.append((tensor, get_next, component))
+        return given
+
+    def _tensors_read_by_step(self) -> Iterator[tuple[TensorRef, int]]:
+        moved = {node.name for node in self._nodes}
+        for node in self._nodes:
+            if not self._analysis.origin(node.name).get_nexts:
+                continue  # the same for every batch: nothing to prepare
+            outputs = {edge.output for edge in self._view.data_edges(node.name) if edge.consumer not in moved}
+            for output in sorted(outputs):
+                tensor = TensorRef(node.name, output)
+                dtype = self._view.dtype(tensor)
+                if dtype is not None and dtype not in (DT_RESOURCE, DT_VARIANT) and not is_ref(dtype):
+                    yield tensor, dtype
+
+    def _give(self, ref: str, dtype: int, shape: Optional[Shape], *, is_new: bool = False) -> int:
+        """Return `ref` from the function; its place in the element."""
+        if ref in self._components and not is_new:
+            return self._components[ref]
+        index = len(self._types)
+        self._components.setdefault(ref, index)
+        self._builder.add_output(f"output_{index}", ref, dtype)
+        self._types.append(dtype)
+        self._shapes.append(shape)
+        return index
+
+    def _mark(
+        self,
+        spec: ElementSpec,
+        tensors: Sequence[tuple[TensorRef, str, int]],
+        hints: Sequence[tuple[str, str, int]],
+    ) -> None:
+        for attr, value in {
+            marks.HOIST_TYPES: attr_types(spec.types),
+            marks.HOIST_SHAPES: attr_shapes(spec.shapes),
+            marks.HOIST_TENSORS: attr_strings(str(tensor) for tensor, _, _ in tensors),
+            marks.HOIST_TENSOR_SOURCES: attr_strings(get_next for _, get_next, _ in tensors),
+            marks.HOIST_TENSOR_COMPONENTS: attr_ints(component for _, _, component in tensors),
+            marks.HOIST_FINDS: attr_strings(find for find, _, _ in hints),
+            marks.HOIST_FIND_SOURCES: attr_strings(get_next for _, get_next, _ in hints),
+            marks.HOIST_FIND_COMPONENTS: attr_ints(component for _, _, component in hints),
+        }.items():
+            self._edits.set_attr(self._iterator.node, attr, value)
+
+    def _new_datasets(self, spec: ElementSpec, captured: Sequence[TensorRef]) -> None:
+        """A mapped and prefetched dataset beside each dataset of the iterator."""
+        for name in self._iterator.makers:
+            maker = self._view.node(name)
+            dataset = self._add_map(maker, spec, captured)
+            prefetched = self._add_prefetch(maker, spec, dataset)
+            self._edits.set_attr(name, marks.HOIST_DATASET, attr_bytes(prefetched.node))
+
+    def _add_map(self, maker: Node, spec: ElementSpec, captured: Sequence[TensorRef]) -> TensorRef:
+        calls = self._options.parallel_calls
+        inputs = [maker.inputs[0], *captured]
+        if calls > 1:
+            inputs.append(self._add_const(maker, "parallel_calls", calls))
+        attrs = map_attrs(spec, self._function, [DT_RESOURCE] * len(captured), calls)
+        name = self._view.unique_name(f"mx_rec/{maker.name}/map")
+        return self._edits.add_node(name, map_op(calls), inputs, attrs, device=maker.device)
+
+    def _add_prefetch(self, maker: Node, spec: ElementSpec, dataset: TensorRef) -> TensorRef:
+        size = self._add_const(maker, "buffer_size", self._options.prefetch)
+        name = self._view.unique_name(f"mx_rec/{maker.name}/prefetch")
+        return self._edits.add_node(name, "PrefetchDataset", [dataset, size], spec.attrs(), device=maker.device)
+
+    def _add_const(self, maker: Node, hint: str, value: int) -> TensorRef:
+        name = self._view.unique_name(f"mx_rec/{maker.name}/{hint}")
+        return self._edits.add_node(name, "Const", (), int64_const_attrs(value), device=maker.device)
+
+    def _new_factory(self, spec: ElementSpec, captured: Sequence[TensorRef]) -> None:
+        """The dataset function of a one-shot iterator, with map and prefetch behind its dataset."""
+        old = self._view.function(self._view.node(self._iterator.node).func_attr("dataset_factory"))
+        name = self._view.unique_name(f"mx_rec_dataset_{sanitized(self._iterator.node)}")
+        builder = FunctionBuilder(self._view, name, start=old)
+        output = old.signature.output_arg[0].name  # type: ignore[union-attr]
+        inputs = [old.ret[output]]  # type: ignore[union-attr]
+        inputs.extend(self._remade(builder, handle) for handle in captured)
+        calls = self._options.parallel_calls
+        if calls > 1:
+            inputs.append(f"{builder.call('Const', 'parallel_calls', [], int64_const_attrs(calls))}:output:0")
+        attrs = map_attrs(spec, self._function, [DT_RESOURCE] * len(captured), calls)
+        mapped = builder.call(map_op(calls), "mx_rec_map", inputs, attrs)
+        size = builder.call("Const", "buffer_size", [], int64_const_attrs(self._options.prefetch))
+        prefetched = builder.call(
+            "PrefetchDataset", "mx_rec_prefetch", [f"{mapped}:handle:0", f"{size}:output:0"], spec.attrs()
+        )
+        builder.set_output(output, f"{prefetched}:handle:0")
+        self._edits.add_function(builder.build())
+        self._edits.set_attr(self._iterator.node, marks.HOIST_FACTORY, attr_bytes(name))
+
+    def _remade(self, builder: FunctionBuilder, handle: TensorRef) -> str:
+        """The same table, by its shared name: a handle op in the function with the attributes of the original."""
+        node = self._view.node(handle.node)
+        arg, index = self._view.output_arg(handle)
+        return f"{builder.copy(node)}:{arg}:{index}"
+
+    def _note(self) -> str:
+        sides = Counter(lookup.side for lookup in self._lookups)
+        counted = ", ".join(f"{count} {side}" for side, count in sorted(sides.items(), reverse=True))
+        reserve = "reserves rows" if self._reserve else "reserves no rows"
+        return (
+            f"iterator {self._iterator.node!r}: {counted} lookups, {len(self._nodes)} nodes moved into function "
+            f"{self._function!r}, which {reserve}"
+        )

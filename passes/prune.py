@@ -1,0 +1,90 @@
+"""Removes what the rewrite made dead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from mx_rec.graph import marks
+from mx_rec.graph.edits import EditSet
+from mx_rec.graph.node import Node
+from mx_rec.graph.verify import colocated_with
+from mx_rec.graph.view import GraphView
+from mx_rec.passes.base import Pass, PassOutcome
+
+
+@dataclass(frozen=True)
+class Prune(Pass):
+    """Removes the nodes whose every consumer the rewrite took away.
+
+    Before::
+
+        stand-in iterator -> get_next -> preprocessing -> MxRecUnique          old iterator {disconnected=...}
+        new iterator -> new get_next -> MxRecFindOrInsert
+
+    After::
+
+        new iterator -> new get_next -> MxRecFindOrInsert
+
+    It begins with the nodes that `swap_iterators` disconnected and goes on to what only they read. A node that
+    nothing read before the rewrite is left alone, and so is everything it reads: a caller may fetch it.
+
+    Attributes:
+        keep: nodes that stay, such as those a caller fetches by name, and with them what they read.
+
+    Preconditions: the marks that `swap_iterators` leaves; without them it changes nothing. Refuses nothing.
+    """
+
+    name: ClassVar[str] = "prune"
+    keep: frozenset[str] = field(default_factory=frozenset)
+
+    def run(self, view: GraphView) -> PassOutcome:
+        candidates = [
+            name
+            for node in view.nodes_of("IteratorV2", "Iterator", "OneShotIterator")
+            for name in node.strings_attr(marks.DISCONNECTED)
+        ]
+        if not candidates:
+            return PassOutcome()
+        dead = _dead(view, candidates, self.keep)
+        edits = EditSet()
+        for name in dead:
+            edits.remove_node(name)
+        return PassOutcome(edits, [f"{len(dead)} nodes removed"] if dead else [])
+
+
+def _dead(view: GraphView, candidates: list[str], keep: frozenset[str]) -> list[str]:
+    """The nodes to remove: consumers before what they read."""
+    readers: dict[str, int] = {}
+    companions = _companions(view)
+    dead: dict[str, None] = {}
+    stack = list(reversed(candidates))
+    while stack:
+        name = stack.pop()
+        node = view.get(name)
+        if node is None or name in dead or name in keep:
+            continue
+        left = readers.setdefault(name, len(view.edges(name)) + companions.get(name, 0))
+        if left:
+            continue
+        dead[name] = None
+        sources = [*(ref.node for ref in node.inputs), *node.controls, *_companions_of(node)]
+        for source in sources:
+            count = readers.setdefault(source, len(view.edges(source)) + companions.get(source, 0))
+            readers[source] = count - 1
+        stack.extend(reversed(list(dict.fromkeys(sources))))
+    return list(dead)
+
+
+def _companions(view: GraphView) -> dict[str, int]:
+    """How many nodes are to be placed with each node: a node cannot go while another names it so."""
+    counts: dict[str, int] = {}
+    for node in view:
+        if node.has_attr("_class"):
+            for name in _companions_of(node):
+                counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def _companions_of(node: Node) -> list[str]:
+    return [name for name in colocated_with(node) if name != node.name]

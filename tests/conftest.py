@@ -1,0 +1,25 @@
+"""Shared set-up: graph mode, quiet logs, and a clean mx_rec before and after each test."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("MXREC_LOG_LEVEL", "WARNING")
+
+import pytest
+
+
+@pytest.fixture
+def mxrec():
+    """mx_rec initialised for dynamic expansion in a fresh default graph."""
+    import tensorflow as tf
+
+    from mx_rec.util.initialize import init, terminate_config_initializer
+
+    tf.compat.v1.disable_eager_execution()
+    terminate_config_initializer()
+    with tf.Graph().as_default() as graph:
+        init(use_dynamic_expansion=True)
+        yield graph
+    terminate_config_initializer()

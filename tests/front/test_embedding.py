@@ -1,0 +1,216 @@
+"""`create_table` and `sparse_lookup` without the rewrite."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mx_rec.constants import constants as names
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.util.initialize import init, terminate_config_initializer
+from mx_rec.util.variable import get_dense_and_sparse_variable
+
+tf1 = tf.compat.v1
+
+
+def _table(name="user", dim=4, key_dtype=tf.int64, initializer=None, **kwargs):
+    initializer = initializer or tf1.random_uniform_initializer(-1, 1, seed=3)
+    return create_table(key_dtype, dim, name, initializer, **kwargs)
+
+
+@pytest.mark.parametrize("dtype", [tf.int32, tf.int64])
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3), (2, 3, 2), (0,), (3, 0)])
+@pytest.mark.parametrize("static", [True, False])
+def test_shapes_and_dtypes(mxrec, dtype, shape, static):
+    table = _table(key_dtype=dtype)
+    ids = tf1.placeholder(dtype, shape if static else None)
+    result = sparse_lookup(table, ids)
+    assert result.dtype == tf.float32
+    assert result.shape.as_list() == list(shape) + [4] if static else result.shape.rank is None
+    values = np.arange(np.prod(shape, dtype=int)).reshape(shape) - 2
+    with tf1.Session() as session:
+        out = session.run(result, {ids: values})
+        assert out.shape == (*shape, 4)
+        assert table.size(session) == values.size
+        again = session.run(result, {ids: values})
+    np.testing.assert_array_equal(out, again)
+
+
+def test_unknown_batch_size_keeps_known_dimensions(mxrec):
+    result = sparse_lookup(_table(), tf1.placeholder(tf.int64, [None, 7]))
+    assert result.shape.as_list() == [None, 7, 4]
+
+
+def test_equal_ids_read_equal_rows_and_tables_differ(mxrec):
+    one, two = _table("one"), _table("two")
+    ids = tf.constant([[5, 5], [-7, 5]], tf.int64)
+    with tf1.Session() as session:
+        a, b = session.run([sparse_lookup(one, ids), sparse_lookup(two, ids)])
+    np.testing.assert_array_equal(a[0, 0], a[1, 1])
+    assert not np.array_equal(a[0, 0], a[1, 0])
+    assert not np.array_equal(a, b)
+
+
+def test_evaluation_reads_the_serving_default_and_never_inserts(mxrec):
+    table = _table()
+    ids = tf1.placeholder(tf.int64, [None])
+    train = sparse_lookup(table, ids, is_train=True)
+    plain = sparse_lookup(table, ids, is_train=False)
+    filled = sparse_lookup(table, ids, is_train=False, serving_default_value=[1, 2, 3, 4])
+    with tf1.Session() as session:
+        row = session.run(train, {ids: [1]})[0]
+        np.testing.assert_array_equal(session.run(plain, {ids: [2, 1]}), [[0] * 4, row])
+        np.testing.assert_array_equal(session.run(filled, {ids: [2, 1]}), [[1, 2, 3, 4], row])
+        assert table.size(session) == 1
+
+
+def test_collections_are_aligned(mxrec):
+    table = _table()
+    ids = tf1.placeholder(tf.int64, [None])
+    sparse_lookup(table, ids, name="a")
+    sparse_lookup(table, ids, is_train=False)
+    frozen = sparse_lookup(table, ids, is_grad=False)
+    sparse_lookup(table, ids, name="b")
+    embeddings = tf1.get_collection(names.ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
+    addresses = tf1.get_collection(names.ASCEND_SPARSE_LOOKUP_ID_OFFSET)
+    assert [e.op.inputs[1] is a for e, a in zip(embeddings, addresses)] == [True, True]
+    assert [e.shape.as_list() for e in embeddings] == [[None, 4]] * 2
+    assert len(tf1.get_collection(names.ASCEND_SPARSE_LOOKUP_ENTRANCE)) == 4
+    assert tf.gradients(tf.reduce_sum(frozen), embeddings) == [None, None]
+
+
+def test_dense_and_sparse_variables(mxrec):
+    dense = tf1.get_variable("w", [2])
+    one, two = _table("one"), _table("two")
+    assert get_dense_and_sparse_variable() == ([dense], [one, two])
+
+
+def test_table_state_belongs_to_the_session(mxrec):
+    table = _table()
+    result = sparse_lookup(table, tf.constant([1, 2, 3], tf.int64))
+    with tf1.Session() as one, tf1.Session() as two:
+        one.run(result)
+        assert (table.size(one), table.size(two)) == (3, 0)
+        assert table.capacity(one) >= 3
+    assert table.table_name == "user"
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "message"),
+    [
+        ({"key_dtype": tf.float32}, ValueError, "key_dtype"),
+        ({"dim": 0}, ValueError, r"dim must be in \[1, 8192\], got 0"),
+        ({"dim": tf.TensorShape([None])}, ValueError, "dim"),
+        ({"dim": 2.0}, TypeError, "dim"),
+        ({"name": "a/b"}, ValueError, "name"),
+        ({"name": ""}, ValueError, "name"),
+        ({"name": "x" * 101}, ValueError, "name must have 1 to 100"),
+        ({"init_param": 11.0}, ValueError, r"init_param must be in \[-10.0, 10.0\], got 11.0"),
+        ({"device_vocabulary_size": 0}, ValueError, "device_vocabulary_size"),
+        ({"ssd_vocabulary_size": 5}, ValueError, "host_vocabulary_size"),
+        ({"value_dtype": tf.float16}, ValueError, "value_dtype"),
+        ({"all2all_gradients_op": "max"}, ValueError, "all2all_gradients_op"),
+        ({"initializer": tf1.zeros_initializer}, TypeError, "emb_initializer"),
+    ],
+)
+def test_table_parameters_are_checked(mxrec, kwargs, error, message):
+    with pytest.raises(error, match=message):
+        _table(**kwargs)
+
+
+def test_table_names_are_unique_per_graph(mxrec):
+    _table("user")
+    with pytest.raises(ValueError, match="'user' is taken"):
+        _table("user")
+    with tf.Graph().as_default():
+        _table("user")
+
+
+def test_dim_may_be_a_tensor_shape(mxrec):
+    assert _table(dim=tf.TensorShape([6])).dim == 6
+
+
+@pytest.mark.parametrize(
+    ("ids", "kwargs", "error", "message"),
+    [
+        (lambda: tf.constant([1.0]), {}, TypeError, "int64 or int32, got float32"),
+        (lambda: tf.constant([1], tf.int32), {}, TypeError, "key_dtype int64, but ids are int32"),
+        (lambda: [1, 2], {}, TypeError, "dense integer tf.Tensor, got list"),
+        (lambda: tf.constant([1], tf.int64), {"dim": 5}, ValueError, "dim must be the table's 4"),
+        (lambda: tf.constant([1], tf.int64), {"name": "a b"}, ValueError, "name"),
+        (lambda: tf.constant([1], tf.int64), {"is_train": 1}, TypeError, "is_train"),
+        (
+            lambda: tf.constant([1], tf.int64),
+            {"serving_default_value": [1.0, 2.0]},
+            ValueError,
+            "serving_default_value",
+        ),
+    ],
+)
+def test_lookup_parameters_are_checked(mxrec, ids, kwargs, error, message):
+    table = _table()
+    with pytest.raises(error, match=message):
+        sparse_lookup(table, ids(), **kwargs)
+
+
+def test_lookup_of_a_table_of_another_graph_is_refused(mxrec):
+    table = _table()
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="different graphs"):
+        sparse_lookup(table, tf.constant([1], tf.int64))
+
+
+def test_lookup_before_init_is_refused(mxrec):
+    table = _table()
+    terminate_config_initializer()
+    with pytest.raises(EnvironmentError, match="not initialised"):
+        sparse_lookup(table, tf.constant([1], tf.int64))
+    init(use_dynamic_expansion=True)
+
+
+def _rows(initializer, dim=32, keys=4000, **kwargs):
+    with tf.Graph().as_default():
+        result = sparse_lookup(
+            _table(dim=dim, initializer=initializer, **kwargs), tf.range(keys, dtype=tf.int64)
+        )
+        with tf1.Session() as session:
+            return session.run(result)
+
+
+@pytest.mark.parametrize(
+    ("initializer", "mean", "stddev"),
+    [
+        (tf1.zeros_initializer(), 0, 0),
+        (tf1.ones_initializer(), 1, 0),
+        (tf1.constant_initializer(2.5), 2.5, 0),
+        (tf1.random_uniform_initializer(0, 2), 1, 2 / np.sqrt(12)),
+        (tf1.random_normal_initializer(1, 0.5), 1, 0.5),
+        (tf1.truncated_normal_initializer(1, 0.5), 1, 0.5 * 0.87962566),
+        (tf.random_normal_initializer(1, 0.5), 1, 0.5),
+        (tf.keras.initializers.RandomUniform(-1, 1), 0, 2 / np.sqrt(12)),
+        # fan_avg of [1, 32]: variance 2 / (1 + 32)
+        (tf1.glorot_normal_initializer(), 0, np.sqrt(2 / 33)),
+        (tf1.glorot_uniform_initializer(), 0, np.sqrt(2 / 33)),
+    ],
+    ids=lambda value: type(value).__name__ if callable(value) else "",
+)
+def test_native_initializers(mxrec, initializer, mean, stddev):
+    rows = _rows(initializer)
+    assert abs(rows.mean() - mean) <= 0.02 * max(stddev, 1e-9)
+    assert abs(rows.std() - stddev) <= 0.02 * max(stddev, 1e-9) + 1e-7
+
+
+def test_init_param_multiplies(mxrec):
+    assert set(_rows(tf1.constant_initializer(2.0), init_param=-0.5).ravel()) == {-1.0}
+
+
+def test_any_other_initializer_is_evaluated(mxrec):
+    class Ramp(tf1.keras.initializers.Initializer if hasattr(tf1, "keras") else object):
+        def __call__(self, shape, dtype=tf.float32, partition_info=None):
+            return tf.reshape(tf.range(np.prod(shape), dtype=tf.float32), shape)
+
+    rows = _rows(Ramp(), dim=3, keys=500)
+    assert np.all(np.diff(rows, axis=1) == 1)
+    assert np.all(rows[:, 0] % 3 == 0)
+    assert len(set(rows[:, 0].tolist())) > 200
+    np.testing.assert_array_equal(rows, _rows(Ramp(), dim=3, keys=500))

@@ -1,0 +1,81 @@
+"""`init`, `terminate_config_initializer` and the getters."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from mx_rec.util import initialize
+from mx_rec.util.initialize import ConfigInitializer, init, terminate_config_initializer
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    terminate_config_initializer()
+    yield
+    terminate_config_initializer()
+
+
+def test_use_before_init_is_an_environment_error():
+    with pytest.raises(EnvironmentError, match="call mx_rec.util.initialize.init"):
+        ConfigInitializer.get_instance()
+
+
+def test_second_init_is_an_environment_error_and_terminate_allows_it_again():
+    init(use_dynamic_expansion=True)
+    with pytest.raises(EnvironmentError, match="already initialised"):
+        init()
+    terminate_config_initializer()
+    init()
+    assert not initialize.get_use_dynamic_expansion()
+
+
+def test_unknown_keyword_is_ignored_with_a_warning(caplog):
+    with caplog.at_level(logging.WARNING, logger="mx_rec"):
+        init(use_hot=True, max_steps=5)
+    assert "use_hot" in caplog.text
+    assert ConfigInitializer.get_instance().max_steps == 5
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "message"),
+    [
+        ({"max_steps": -2}, ValueError, r"max_steps must be in \[-1, 2147483647\], got -2"),
+        ({"train_steps": 2**31}, ValueError, "train_steps"),
+        ({"eval_steps": 1.5}, TypeError, "eval_steps must be an integer"),
+        ({"max_steps": 0, "train_steps": 0, "eval_steps": 0}, ValueError, "must not all be 0"),
+        ({"use_dynamic": 1}, TypeError, "use_dynamic must be a bool"),
+        ({"prefetch_batch_number": 0}, ValueError, r"prefetch_batch_number must be in \[1, 1024\]"),
+        ({"is_incremental_checkpoint": True}, ValueError, "needs both save_checkpoint_due_time"),
+        ({"restore_model_version": -1}, ValueError, "restore_model_version"),
+    ],
+)
+def test_parameters_are_checked(kwargs, error, message):
+    with pytest.raises(error, match=message):
+        init(**kwargs)
+    with pytest.raises(EnvironmentError):
+        ConfigInitializer.get_instance()
+
+
+def test_older_getters_and_setters(monkeypatch):
+    init(rank_id=3, rank_size=8, if_load=True, use_dynamic_expansion=True)
+    assert initialize.get_rank_id() == 3
+    assert initialize.get_rank_size() == 8
+    assert initialize.get_use_dynamic_expansion()
+    assert initialize.get_if_load()
+    initialize.set_if_load(False)
+    assert not ConfigInitializer.get_instance().if_load
+    with pytest.raises(TypeError, match="if_load"):
+        initialize.set_if_load("yes")
+    terminate_config_initializer()
+    init()
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "2")
+    assert initialize.get_rank_id() == 2
+    assert initialize.get_rank_size() == 1
+
+
+def test_get_initializer_before_the_rewrite_says_what_to_call():
+    init()
+    with pytest.raises(EnvironmentError, match="modify_graph_and_start_emb_cache"):
+        initialize.get_initializer(True)
