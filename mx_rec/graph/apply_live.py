@@ -34,19 +34,17 @@ def apply_live(graph: tf.Graph, edits: EditSet) -> None:
     """Apply edits to a graph, all of them or none.
 
     New nodes and functions are imported, inputs redirected, attributes set, and tensors added to the collections
-    that `_mx_rec_collections` names (an op without outputs is added itself). Nodes to be removed stay: TensorFlow
-    cannot remove any. A session that has run the graph before goes on running it as it was.
+    that `_mx_rec_collections` names (an op without outputs is added itself). Removals are ignored, since TensorFlow
+    cannot remove a node: what was to go is edited like the rest and nothing reads it. A session that has run the graph before goes on running it as it was.
 
     Raises:
         GraphRewriteError: an edit does not fit the graph, or the result would be broken. No existing node is
             changed then; after a failure halfway, new nodes that nothing reads may be left.
     """
-    if not edits:
-        return
     if graph.finalized:
         raise GraphRewriteError("the graph is finalized; rewrite it before a session or hook finalizes it")
     before = GraphView(graph.as_graph_def())
-    after = before.edited(edits)
+    after = before.edited(edits.without_removals())
     verify_delta(after)
     _try_import(before, after)
     undo: list[Callable[[], None]] = []

@@ -22,6 +22,7 @@ class Delta:
         rewired: nodes whose inputs or controls differ, new and removed ones included.
         removed: nodes that are gone.
         functions: new functions.
+        is_private: whether nothing was touched but attributes that start with an underscore.
     """
 
     added: tuple[str, ...] = ()
@@ -29,6 +30,7 @@ class Delta:
     rewired: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()
+    is_private: bool = False
 
     @property
     def touched(self) -> frozenset[str]:
@@ -79,8 +81,16 @@ class Draft:
             if changes.rewired and name not in self._added:
                 rewired.append(name)
         changed = tuple(name for name in self._changes if name not in self._added)
+        is_private = not (rewired or self._new_functions) and all(
+            attr.startswith("_") for changes in self._changes.values() for attr in changes.attrs
+        )
         delta = Delta(
-            tuple(self._added), changed, tuple(rewired), tuple(self._removed), tuple(self._new_functions)
+            tuple(self._added),
+            changed,
+            tuple(rewired),
+            tuple(self._removed),
+            tuple(self._new_functions),
+            is_private,
         )
         return self._nodes, self._functions, delta
 

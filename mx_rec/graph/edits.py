@@ -80,6 +80,10 @@ class EditSet:
     def __add__(self, other: EditSet) -> EditSet:
         return EditSet([*self._edits, *other])
 
+    def without_removals(self) -> EditSet:
+        """The same edits, all nodes kept: what a live graph can take."""
+        return EditSet(edit for edit in self._edits if not isinstance(edit, RemoveNode))
+
     def add_node(
         self,
         name: str,

@@ -88,9 +88,10 @@ def _delta_problems(view: GraphView) -> Iterator[Problem]:
     for name in delta.removed:
         for edge in view.edges(name):
             yield Problem(edge.consumer, f"reads node {name!r}, which was removed")
-    names = dict.fromkeys((*delta.added, *delta.changed))
-    for name in delta.changed:
+    names = dict.fromkeys(name for name in delta.rewired if name in view)
+    for name in () if delta.is_private else delta.changed:
         if any(not attr.startswith("_") for attr in view.node(name).edited_attrs):
+            names[name] = None
             names.update(dict.fromkeys(edge.consumer for edge in view.edges(name)))
     for name in names:
         yield from _node_problems(view, view.node(name))
@@ -121,8 +122,12 @@ def _input_problems(view: GraphView, node: Node) -> Iterator[Problem]:
     if types is not None and len(types.inputs) != len(node.inputs):
         yield Problem(node.name, f"has {len(node.inputs)} inputs; op {node.op!r} takes {len(types.inputs)}")
         types = None
-    for index, ref in enumerate(node.inputs):
-        what = _source_problem(view, ref, None if types is None else types.inputs[index])
+    wanted_types = (None,) * len(node.inputs) if types is None else types.inputs
+    for index, (ref, wanted) in enumerate(zip(node.inputs, wanted_types)):
+        source_types = view.types(ref[0])
+        if source_types is not None and source_types.outputs[ref[1] : ref[1] + 1] == (wanted,):
+            continue  # the common case, quickly
+        what = _source_problem(view, ref, wanted)
         if what is not None:
             yield Problem(node.name, f"input {index} {what}")
 

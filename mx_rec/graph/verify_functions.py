@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 
 class _Outputs(NamedTuple):
-    """Dtypes of each output argument of a body node; `None`: the op is unknown."""
+    """What a body node takes and gives: all `None` when its op is unknown."""
 
-    args: Optional[dict[str, tuple[int, ...]]]
+    args: Optional[dict[str, tuple[int, ...]]]  # dtypes of each output argument
+    inputs: Optional[tuple[int, ...]]
 
 
 def function_problems(view: GraphView, function: Any) -> Iterator[str]:
@@ -26,7 +27,7 @@ def function_problems(view: GraphView, function: Any) -> Iterator[str]:
             yield f"two things in its body are called {node.name!r}"
         outputs[node.name] = _outputs(view, node)
     for node in function.node_def:
-        yield from _node_problems(view, node, arguments, outputs)
+        yield from _node_problems(node, arguments, outputs)
     for arg in function.signature.output_arg:
         if arg.name not in function.ret:
             yield f"output {arg.name!r} is not returned"
@@ -45,16 +46,16 @@ def _types(view: GraphView, node: Any) -> Any:
 def _outputs(view: GraphView, node: Any) -> _Outputs:
     types, schema = _types(view, node), view.schema(node.op)
     if types is None or schema is None:
-        return _Outputs(None)
+        return _Outputs(None, None)
     groups: dict[str, tuple[int, ...]] = {}
     first = 0
     for spec, count in zip(schema.outputs, types.output_counts):
         groups[spec.name] = types.outputs[first : first + count]
         first += count
-    return _Outputs(groups)
+    return _Outputs(groups, types.inputs)
 
 
-def _node_problems(view: GraphView, node: Any, arguments: Any, outputs: dict[str, _Outputs]) -> Iterator[str]:
+def _node_problems(node: Any, arguments: Any, outputs: dict[str, _Outputs]) -> Iterator[str]:
     given: list[Optional[int]] = []
     is_complete = True
     for text in node.input:
@@ -67,13 +68,13 @@ def _node_problems(view: GraphView, node: Any, arguments: Any, outputs: dict[str
             yield f"body node {node.name!r}: input {what}"
         is_complete &= dtypes is not None
         given.extend(dtypes or ())
-    types = _types(view, node)
-    if types is None or not is_complete:
+    wanted = outputs[node.name].inputs
+    if wanted is None or not is_complete:
         return
-    if len(given) != len(types.inputs):
-        yield f"body node {node.name!r} has {len(given)} inputs; op {node.op!r} takes {len(types.inputs)}"
+    if len(given) != len(wanted):
+        yield f"body node {node.name!r} has {len(given)} inputs; op {node.op!r} takes {len(wanted)}"
         return
-    for index, (has, wants) in enumerate(zip(given, types.inputs)):
+    for index, (has, wants) in enumerate(zip(given, wanted)):
         if has is not None and base_dtype(has) != base_dtype(wants):
             yield (
                 f"body node {node.name!r}: input {index} has dtype {dtype_name(has)}; "

@@ -19,6 +19,7 @@ GraphDef = Any  # tensorflow.GraphDef; protobuf classes carry no static types
 FunctionDef = Any  # tensorflow.FunctionDef
 ShapeProvider = Callable[[TensorRef], Optional[Shape]]
 
+_MISSING = object()
 CONTROL = -1  # output and input index of a control edge
 
 
@@ -64,9 +65,9 @@ class GraphView:
 
     def _reset(self) -> None:
         self._fan_out: Optional[dict[str, list[Edge]]] = None
-        self._by_op: Optional[dict[str, list[Node]]] = None
+        self._by_op: Optional[dict[str, list[str]]] = None
         self._types: dict[str, Optional[NodeTypes]] = {}
-        self._function_schemas: dict[str, OpSchema] = {}
+        self._schemas: dict[str, Optional[OpSchema]] = {}
         self._taken: set[str] = set()
         self._shape_rules: Optional[ShapeRules] = None
         self._cache: dict[Any, Any] = {}
@@ -102,8 +103,8 @@ class GraphView:
         if self._by_op is None:
             self._by_op = {}
             for node in self:
-                self._by_op.setdefault(node.op, []).append(node)
-        return [node for op in ops for node in self._by_op.get(op, ())]
+                self._by_op.setdefault(node.op, []).append(node.name)
+        return [self._nodes[name] for op in ops for name in self._by_op.get(op, ())]
 
     def producer(self, node: Node, index: int) -> Optional[Node]:
         """The node behind data input `index`, or `None` when `node` has fewer inputs."""
@@ -134,20 +135,20 @@ class GraphView:
 
     def schema(self, op: str) -> Optional[OpSchema]:
         """What an op type, or a function of the library used as one, takes and gives; `None` if unknown."""
-        function = self._functions.get(op)
-        if function is None:
-            return op_schema(op)
-        if op not in self._function_schemas:
-            self._function_schemas[op] = OpSchema(function.signature)
-        return self._function_schemas[op]
+        if op not in self._schemas:
+            function = self._functions.get(op)
+            self._schemas[op] = op_schema(op) if function is None else OpSchema(function.signature)
+        return self._schemas[op]
 
     def types(self, name: str) -> Optional[NodeTypes]:
-        """Flat input and output dtypes of a node, or `None` when its op or an attribute is not known."""
-        if name not in self._types:
-            node = self.node(name)
-            schema = self.schema(node.op)
-            self._types[name] = None if schema is None else schema.types(node.attr)
-        return self._types[name]
+        """Flat input and output dtypes of a node, or `None` when it, its op or an attribute is not known."""
+        known = self._types.get(name, _MISSING)
+        if known is not _MISSING:
+            return known  # type: ignore[return-value]
+        node = self._nodes.get(name)
+        schema = None if node is None else self.schema(node.op)
+        found = self._types[name] = None if node is None or schema is None else schema.types(node.attr)
+        return found
 
     def dtype(self, ref: TensorRef) -> Optional[int]:
         """The `DataType` of a tensor, or `None` when unknown or out of range."""
@@ -231,7 +232,11 @@ class GraphView:
         return name
 
     def cached(self, key: Any, compute: Callable[[GraphView], Any]) -> Any:
-        """`compute(self)`, computed once per view and key. The result must not be changed."""
+        """`compute(self)`, computed once per key. The result must not be changed.
+
+        It is kept over edits that touch private attributes ("_...") only, so it must not depend on those that
+        the passes set.
+        """
         if key not in self._cache:
             self._cache[key] = compute(self)
         return self._cache[key]
@@ -259,10 +264,18 @@ class GraphView:
 
     def _inherit(self, before: GraphView) -> None:
         """Take over what the edits did not touch."""
-        touched = self.delta.touched
-        self._types = {name: types for name, types in before._types.items() if name not in touched}
+        delta = self.delta
+        if not delta.functions:
+            self._schemas = before._schemas
+        self._types = dict(before._types)
+        for name in delta.touched:
+            self._types.pop(name, None)
+        if before._by_op is not None:
+            self._by_op = _edited_by_op(before, self)
         if before._fan_out is not None:
-            self._fan_out = _edited_fan_out(before, self)
+            self._fan_out = _edited_fan_out(before, self) if delta.rewired else before._fan_out
+        if delta.is_private:
+            self._shape_rules, self._cache = before._shape_rules, before._cache
 
     def to_graph_def(self) -> GraphDef:
         """A new GraphDef of this view. The graph that the view was made from is copied once."""
@@ -297,7 +310,7 @@ def _read_nodes(graph_def: GraphDef) -> tuple[dict[str, Node], tuple[str, ...]]:
                 if text[:1] == "^":
                     controls.append(text[1:])
                     continue
-                ref = refs[text] = _parse_input(name, text)
+                ref = refs[text] = _parse_input(name, text) if ":" in text else TensorRef(text, 0)
             data.append(ref)
         if name in nodes:
             duplicates.append(name)
@@ -315,8 +328,11 @@ def _parse_input(name: str, text: str) -> TensorRef:
 def _fan_out(nodes: Iterable[Node]) -> dict[str, list[Edge]]:
     edges: dict[str, list[Edge]] = {}
     for node in nodes:
-        for source, edge in _edges_of(node):
-            edges.setdefault(source, []).append(edge)
+        name = node.name
+        for index, (source, output) in enumerate(node.inputs):
+            edges.setdefault(source, []).append(Edge(output, name, index))
+        for source in node.controls:
+            edges.setdefault(source, []).append(Edge(CONTROL, name, CONTROL))
     return edges
 
 
@@ -325,6 +341,23 @@ def _edges_of(node: Node) -> Iterator[tuple[str, Edge]]:
         yield source, Edge(output, node.name, index)
     for source in node.controls:
         yield source, Edge(CONTROL, node.name, CONTROL)
+
+
+def _edited_by_op(before: GraphView, after: GraphView) -> dict[str, list[str]]:
+    """Names by op of `after`, sharing the lists that did not change."""
+    result = dict(before._by_op or {})
+    delta = after.delta
+    removed = set(delta.removed)
+    for op in {before.node(name).op for name in removed}:
+        result[op] = [name for name in result[op] if name not in removed]
+    owned: set[str] = set()
+    for name in delta.added:
+        op = after.node(name).op
+        if op not in owned:
+            owned.add(op)
+            result[op] = list(result.get(op, ()))
+        result[op].append(name)
+    return result
 
 
 def _edited_fan_out(before: GraphView, after: GraphView) -> dict[str, list[Edge]]:

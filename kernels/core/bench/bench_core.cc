@@ -1,5 +1,5 @@
 // bench_core [rounds]: times of the core's operations, per batch of 65,536 ids
-// over 1 M keys; medians over rounds.
+// over 1 M keys: the median and the best of the rounds.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -36,8 +36,13 @@ double Milliseconds(const std::function<void()>& work) {
       .count();
 }
 
-// Median time of work(round).
-double Median(const std::function<void(int)>& work) {
+struct Times {
+  double median;
+  double best;
+};
+
+// Times of work(round).
+Times Measure(const std::function<void(int)>& work) {
   std::vector<double> times;
   for (int round = 0; round < rounds + 2; ++round) {
     const double ms = Milliseconds([&] { work(round); });
@@ -45,12 +50,14 @@ double Median(const std::function<void(int)>& work) {
   }
   std::nth_element(times.begin(), times.begin() + times.size() / 2,
                    times.end());
-  return times[times.size() / 2];
+  return {times[times.size() / 2],
+          *std::min_element(times.begin(), times.end())};
 }
 
-void Print(const std::string& what, int threads, double ms, int64_t units) {
-  std::printf("  %-42s %d thread%s %8.3f ms %8.1f ns each\n", what.c_str(),
-              threads, threads == 1 ? " " : "s", ms, ms * 1e6 / units);
+void Print(const std::string& what, int threads, Times times, int64_t units) {
+  std::printf("  %-42s %d thread%s %8.3f ms, best %8.3f ms %8.1f ns each\n",
+              what.c_str(), threads, threads == 1 ? " " : "s", times.median,
+              times.best, times.best * 1e6 / units);
 }
 
 // An arbitrary but fixed key for each rank, so that popular keys lie nowhere in
@@ -131,10 +138,10 @@ void BenchUnique(const Work& work) {
   std::vector<Key> keys;
   std::vector<int32_t> restore(kBatch);
   std::vector<int32_t> counts;
-  const double ms = Median([&](int round) {
+  const Times times = Measure([&](int round) {
     Unique<int64_t>(work.batches[round % 16], &keys, restore.data(), &counts);
   });
-  Print("Unique, " + std::to_string(keys.size()) + " unique", 1, ms, kBatch);
+  Print("Unique, " + std::to_string(keys.size()) + " unique", 1, times, kBatch);
 }
 
 void BenchTable(const Work& work, int dim, const Parallel& parallel,
@@ -155,35 +162,35 @@ void BenchTable(const Work& work, int dim, const Parallel& parallel,
   const auto out_for = [&out](const std::vector<Key>& keys) {
     return Span<Address>(out.data(), static_cast<int64_t>(keys.size()));
   };
-  Print("Find", threads, Median([&](int round) {
+  Print("Find", threads, Measure([&](int round) {
           const auto& keys = work.unique_batches[round % 16];
           EXPECT_OK(table->Find(keys, {}, out_for(keys), parallel));
         }),
         n);
-  Print("Find with hints", threads, Median([&](int round) {
+  Print("Find with hints", threads, Measure([&](int round) {
           const auto& keys = work.unique_batches[round % 16];
           EXPECT_OK(table->Find(keys, addresses[round % 16], out_for(keys),
                                 parallel));
         }),
         n);
-  Print("FindOrInsert, all present", threads, Median([&](int round) {
+  Print("FindOrInsert, all present", threads, Measure([&](int round) {
           const auto& keys = work.unique_batches[round % 16];
           EXPECT_OK(table->FindOrInsert(keys, {}, {}, out_for(keys), parallel));
         }),
         n);
-  Print("FindOrInsert with hints", threads, Median([&](int round) {
+  Print("FindOrInsert with hints", threads, Measure([&](int round) {
           const auto& keys = work.unique_batches[round % 16];
           EXPECT_OK(table->FindOrInsert(keys, addresses[round % 16], {},
                                         out_for(keys), parallel));
         }),
         n);
-  Print("LookAhead, all present", threads, Median([&](int round) {
+  Print("LookAhead, all present", threads, Measure([&](int round) {
           const auto& keys = work.unique_batches[round % 16];
           EXPECT_OK(table->LookAhead(keys, true, out_for(keys), parallel));
         }),
         n);
   // A small batch: 1,000 keys.
-  Print("Find of 1,000 keys", threads, Median([&](int round) {
+  Print("Find of 1,000 keys", threads, Measure([&](int round) {
           const Span<const Key> keys(work.unique_batches[round % 16].data(),
                                      1000);
           EXPECT_OK(
@@ -192,7 +199,7 @@ void BenchTable(const Work& work, int dim, const Parallel& parallel,
         1000);
 
   std::vector<float> rows(kBatch * dim);
-  const double gather = Median([&](int round) {
+  const Times gather = Measure([&](int round) {
     EXPECT_OK(
         table->Gather(addresses[round % 16], nullptr, rows.data(), parallel));
   });
@@ -208,18 +215,18 @@ void BenchTable(const Work& work, int dim, const Parallel& parallel,
                                   int64_t{RowOf(a)} % kKeys * dim);
       }
     }
-    Print("  plain loop over row pointers", 1, Median([&](int round) {
+    Print("  plain loop over row pointers", 1, Measure([&](int round) {
             PlainGather(pointers[round % 16], dim, rows.data());
           }),
           n);
   }
   std::fill(rows.begin(), rows.end(), 1e-3f);
-  Print("ApplySgd", threads, Median([&](int round) {
+  Print("ApplySgd", threads, Measure([&](int round) {
           EXPECT_OK(table->ApplySgd(addresses[round % 16], rows.data(),
                                     SgdParams{0.01f, 0}, parallel));
         }),
         n);
-  Print("ApplyLazyAdam", threads, Median([&](int round) {
+  Print("ApplyLazyAdam", threads, Measure([&](int round) {
           EXPECT_OK(table->ApplyLazyAdam(addresses[round % 16], rows.data(),
                                          LazyAdamParams{}, parallel));
         }),
@@ -227,7 +234,7 @@ void BenchTable(const Work& work, int dim, const Parallel& parallel,
   // Ids that were not made unique.
   std::vector<std::vector<Address>> repeated;
   for (const auto& ids : work.batches) repeated.push_back(Find(*table, ids));
-  Print("ApplyLazyAdam, repeated addresses", threads, Median([&](int round) {
+  Print("ApplyLazyAdam, repeated addresses", threads, Measure([&](int round) {
           EXPECT_OK(table->ApplyLazyAdam(repeated[round % 16], rows.data(),
                                          LazyAdamParams{}, parallel));
         }),
@@ -236,7 +243,7 @@ void BenchTable(const Work& work, int dim, const Parallel& parallel,
 
 void BenchNewKeys(int dim, InitializerKind kind, const char* kind_name,
                   bool reserve, const Parallel& parallel, int threads) {
-  double best = 1e300;
+  std::vector<double> totals;
   double slowest_batch = 0;
   MemoryUsage memory;
   std::vector<Key> keys(kBatch);
@@ -258,10 +265,11 @@ void BenchNewKeys(int dim, InitializerKind kind, const char* kind_name,
       total += ms;
       slowest = std::max(slowest, ms);
     }
-    if (total < best) {
-      best = total;
+    if (totals.empty() ||
+        total < *std::min_element(totals.begin(), totals.end())) {
       slowest_batch = slowest;
     }
+    totals.push_back(total);
     memory = table->memory();
   }
   const double bytes =
@@ -270,7 +278,7 @@ void BenchNewKeys(int dim, InitializerKind kind, const char* kind_name,
       kNewKeys;
   Print(std::string(reserve ? "LookAhead reserve" : "FindOrInsert") +
             ", new keys, " + kind_name,
-        threads, best, kNewKeys);
+        threads, {totals[1], totals[0]}, kNewKeys);
   std::printf(
       "    slowest batch %.2f ms; %.1f bytes per key (index %.1f, rows %.1f, "
       "other %.1f): %.3f of key and row\n",

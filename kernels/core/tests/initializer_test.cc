@@ -208,7 +208,7 @@ TEST(Initializer_DifferentKeysDiffer) {
         InitializerKind::kTruncatedNormal}) {
     std::set<std::vector<float>> rows;
     int64_t keys = 0;
-    for (Key base : {Key{0}, Key{1} << 32, Key{-1} << 32, Key{1} << 62}) {
+    for (Key base : {Key{0}, Key{1} << 32, -(Key{1} << 32), Key{1} << 62}) {
       for (Key i = -50; i < 50; ++i, ++keys) {
         rows.insert(Row(Make(kind, 0, 1), 4, base + i));
       }

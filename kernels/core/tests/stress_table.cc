@@ -286,9 +286,12 @@ class Stress {
   const Clock::time_point start_;
   const ThreadPool pool_;
   std::shared_ptr<Table> table_;
-  std::vector<std::atomic<Address>> first_address_{kUniverse};
-  std::vector<std::atomic<int64_t>> inserted_{kUniverse};
-  std::vector<std::atomic<bool>> visible_{kUniverse};
+  std::vector<std::atomic<Address>> first_address_ =
+      std::vector<std::atomic<Address>>(kUniverse);
+  std::vector<std::atomic<int64_t>> inserted_ =
+      std::vector<std::atomic<int64_t>>(kUniverse);
+  std::vector<std::atomic<bool>> visible_ =
+      std::vector<std::atomic<bool>>(kUniverse);
   std::atomic<int64_t> updates_{0};
   int64_t last_size_ = 0;  // of Watch
 };

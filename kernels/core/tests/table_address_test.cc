@@ -144,8 +144,8 @@ TEST(Address_EmptyTableHasNoAddresses) {
   const auto table = MakeTable(Options("t", 2));
   const auto probe = MakeTable(Options("t", 2));
   const uint32_t nonce = NonceOf(FindOrInsert(probe.get(), {1})[0]);
-  // One of these is the nonce of the empty table.
-  for (uint32_t n = 1; n <= nonce; ++n) {
+  // One of these is the nonce of the empty table, which was made just before.
+  for (uint32_t n = nonce > 100 ? nonce - 100 : 1; n <= nonce; ++n) {
     EXPECT_ERROR(
         Do(Operation::kGather, table.get(), {MakeAddress(n, 0, 0)}, Serial()),
         Code::kInvalidArgument, "t");

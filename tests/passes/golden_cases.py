@@ -1,0 +1,298 @@
+"""The golden cases: per pass a graph it rewrites, one it must leave alone, and one it refuses or fails on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lookup_graphs import LookupGraph
+from tensorflow.core.framework import function_pb2
+
+from mx_rec.graph import marks
+from mx_rec.graph.attrs import (
+    DT_INT64,
+    DT_STRING,
+    DT_VARIANT,
+    attr_bytes,
+    attr_func,
+    attr_strings,
+    attr_type,
+    attr_types,
+)
+from mx_rec.graph.canonical import canonical_text
+from mx_rec.graph.node import TensorRef
+from mx_rec.passes import Pass, PassFailed, PassManager, report_text
+from mx_rec.passes.find_lookups import FindLookups
+from mx_rec.passes.hoist_lookups import HoistLookups
+from mx_rec.passes.hot_embedding import HotEmbedding
+from mx_rec.passes.insert_collections import InsertCollections
+from mx_rec.passes.prune import Prune
+from mx_rec.passes.swap_iterators import SwapIterators
+
+GOLDEN_DIR = Path(__file__).resolve().parent.parent / "golden_graphs"
+
+
+@dataclass(frozen=True)
+class GoldenCase:
+    """One golden: `step` runs on `build()` after `before` has."""
+
+    name: str
+    step: Pass
+    build: Callable[[], Any]
+    before: Sequence[Pass] = field(default_factory=tuple)
+
+    @property
+    def path(self) -> Path:
+        return GOLDEN_DIR / self.step.name / f"{self.name}.txt"
+
+    def input(self) -> Any:
+        return PassManager(self.before).run(self.build()).graph_def
+
+    def actual(self) -> str:
+        """The report, and the graph after the pass (or the failure)."""
+        try:
+            result = PassManager([self.step]).run(self.input())
+        except PassFailed as error:
+            return f"failed: {error}\n"
+        return f"{report_text(result.reports)}\n{canonical_text(result.graph_def)}"
+
+
+def one_lookup() -> Any:
+    graph = LookupGraph()
+    ids, _, label = graph.batch()
+    result = graph.lookup("first", graph.table(), graph.mod("mod", ids))
+    graph.add("use", "IdentityN", [result, label], {"T": attr_types([1, 1])})
+    return graph.graph_def()
+
+
+def train_and_eval() -> Any:
+    """Two tables, both sides on one get_next; the eval lookup repeats the preprocessing of the train lookup."""
+    graph = LookupGraph()
+    ids, other_ids, _ = graph.batch()
+    user, item = graph.table("user"), graph.table("item")
+    graph.lookup("user_train", user, graph.mod("train/mod", ids))
+    graph.lookup("item_train", item, other_ids)
+    graph.lookup("user_eval", user, graph.mod("eval/mod", ids), is_train=False)
+    return graph.graph_def()
+
+
+def two_get_nexts() -> Any:
+    """Two draws from one iterator, each with a lookup."""
+    graph = LookupGraph()
+    iterator = graph.iterator("iterator", graph.dataset())
+    table = graph.table()
+    for name in ("a", "b"):
+        ids = graph.get_next(f"batch_{name}", iterator)[0]
+        graph.lookup(f"lookup_{name}", table, graph.mod(f"mod_{name}", ids))
+    return graph.graph_def()
+
+
+def reinitializable() -> Any:
+    """One iterator, two datasets: nothing may be reserved."""
+    graph = LookupGraph()
+    iterator = graph.iterator("iterator")
+    for name in ("train", "eval"):
+        graph.add(f"make_{name}", "MakeIterator", [graph.dataset(f"data_{name}"), iterator])
+    graph.lookup("first", graph.table(), graph.get_next("batch", iterator)[0])
+    return graph.graph_def()
+
+
+def one_shot() -> Any:
+    graph = LookupGraph()
+    graph.add_function(dataset_factory())
+    attrs = {**graph.element_attrs(), "dataset_factory": attr_func("make_dataset")}
+    iterator = graph.add("iterator", "OneShotIterator", (), attrs)
+    ids = graph.get_next("batch", iterator)[0]
+    keys = graph.add("vocabulary", "HashTableV2", (), {**hash_types(), "shared_name": attr_bytes("vocabulary_1")})
+    words = graph.add("words", "AsString", [ids], {"T": attr_type(DT_INT64)})
+    attrs = {"Tin": attr_type(DT_STRING), "Tout": attr_type(DT_INT64)}
+    found = graph.add("find", "LookupTableFindV2", [keys, words, graph.const("missing", -1)], attrs)
+    graph.lookup("first", graph.table(), found)
+    return graph.graph_def()
+
+
+def dataset_factory() -> Any:
+    function = function_pb2.FunctionDef()
+    function.signature.name = "make_dataset"
+    function.signature.output_arg.add(name="dataset", type=DT_VARIANT)
+    inner = LookupGraph()
+    inner.dataset("data")
+    for node in inner.graph_def().node:
+        target = function.node_def.add()
+        target.CopyFrom(node)
+        target.name = node.name.replace("/", "_")
+        del target.input[:]
+        target.input.extend(f"{source.replace('/', '_')}:output:0" for source in node.input)
+    function.ret["dataset"] = "data:handle:0"
+    return function
+
+
+def hash_types() -> dict[str, Any]:
+    return {"key_dtype": attr_type(DT_STRING), "value_dtype": attr_type(DT_INT64)}
+
+
+def shared_tensors() -> Any:
+    """Preprocessing that the step reads too, an assert, and something that waits for the batch."""
+    graph = LookupGraph()
+    ids, _, _ = graph.batch()
+    keys = graph.mod("mod", ids)
+    ok = graph.binary("not_negative", "GreaterEqual", keys, graph.const("zero", 0))
+    axes = graph.const("axes", [0, 1], 3)
+    all_ok = graph.add("all_ok", "All", [ok, axes], {"Tidx": attr_type(3)})
+    graph.add("assert", "Assert", [all_ok, keys], {"T": attr_types([DT_INT64])})
+    checked = graph.unary("checked", "Identity", keys, controls=["assert"])
+    graph.lookup("first", graph.table(), checked)
+    graph.unary("summary", "Neg", keys)
+    graph.unary("dead_before", "Neg", ids)
+    graph.add("after_batch", "NoOp", (), controls=["batch"])
+    return graph.graph_def()
+
+
+def plain_tensorflow() -> Any:
+    """Gathers that are no lookups of ours."""
+    graph = LookupGraph()
+    ids, other_ids, _ = graph.batch()
+    variable = graph.add(
+        "variable", "VarHandleOp", (), {"dtype": attr_type(1), "shape": graph_shape([20, 4]), "shared_name": attr_bytes("v")}
+    )
+    attrs = {"dtype": attr_type(1), "Tindices": attr_type(DT_INT64)}
+    graph.add("gather", "ResourceGather", [variable, ids], attrs)
+    value = graph.add("read", "ReadVariableOp", [variable], {"dtype": attr_type(1)})
+    types = {"Tparams": attr_type(1), "Tindices": attr_type(DT_INT64), "Taxis": attr_type(3)}
+    graph.add("gather_v2", "GatherV2", [value, other_ids, graph.const("axis", 0, 3)], types)
+    return graph.graph_def()
+
+
+def graph_shape(dims: Sequence[int]) -> Any:
+    from mx_rec.graph.attrs import attr_value_pb2, known_shape
+
+    return attr_value_pb2.AttrValue(shape=known_shape(dims))
+
+
+def unmovable() -> Any:
+    """One lookup for each reason to refuse that needs no second iterator, and one that moves."""
+    graph = LookupGraph()
+    iterator = graph.iterator("iterator", graph.dataset())
+    ids = graph.get_next("batch", iterator)[0]
+    other = graph.get_next("second_batch", iterator)[0]
+    table = graph.table()
+    graph.lookup("moves", table, ids)
+    graph.lookup("constant", table, graph.const("ids", [1, 2]))
+    fed = graph.add("fed", "Placeholder", (), {"dtype": attr_type(DT_INT64), "shape": graph_shape([2, 3])})
+    graph.lookup("placeholder", table, graph.binary("with_fed", "AddV2", ids, fed))
+    graph.lookup("two_batches", table, graph.binary("sum", "AddV2", ids, other))
+    variable = graph.add("offset", "VarHandleOp", (), {"dtype": attr_type(DT_INT64), "shape": graph_shape([])})
+    value = graph.add("read_offset", "ReadVariableOp", [variable], {"dtype": attr_type(DT_INT64)})
+    graph.lookup("variable", table, graph.binary("with_offset", "AddV2", ids, value))
+    ref = graph.add("ref_offset", "VariableV2", (), {"dtype": attr_type(DT_INT64), "shape": graph_shape([])})
+    graph.lookup("ref_variable", table, graph.binary("with_ref_offset", "AddV2", ids, ref))
+    bounds = [graph.const("shape", [2, 3]), graph.const("low", 0), graph.const("high", 9)]
+    types = {"Tout": attr_type(DT_INT64), "T": attr_type(DT_INT64)}
+    noise = graph.add("noise", "RandomUniformInt", bounds, types)
+    graph.lookup("random", table, graph.binary("with_noise", "AddV2", ids, noise))
+    changing = graph.add("changing", "MutableHashTableV2", (), {"key_dtype": attr_type(DT_INT64), "value_dtype": attr_type(DT_INT64)})
+    types = {"Tin": attr_type(DT_INT64), "Tout": attr_type(DT_INT64)}
+    found = graph.add("find", "LookupTableFindV2", [changing, ids, graph.const("missing", -1)], types)
+    graph.lookup("mutable_table", table, found)
+    predicate = graph.const("predicate", True, 10)
+    graph.add("switch", "Switch", [ids, predicate], {"T": attr_type(DT_INT64)})
+    graph.lookup("control_flow", table, TensorRef("switch", 1))
+    printed = graph.unary("printed", "Identity", ids, controls=["print"])
+    graph.add("print", "PrintV2", [graph.const("text", "x", DT_STRING)])
+    graph.lookup("side_effect", table, printed)
+    return graph.graph_def()
+
+
+def feedable() -> Any:
+    graph = LookupGraph()
+    handle = graph.add("handle", "Placeholder", (), {"dtype": attr_type(DT_STRING), "shape": graph_shape([])})
+    feedable_iterator = graph.add("feedable", "IteratorFromStringHandleV2", [handle], graph.element_attrs())
+    source = graph.iterator("iterator", graph.dataset())
+    graph.add("iterator/string_handle", "IteratorToStringHandle", [source])
+    table = graph.table()
+    graph.lookup("from_handle", table, graph.get_next("batch", feedable_iterator)[0])
+    graph.lookup("from_source", table, graph.get_next("source_batch", source)[0])
+    return graph.graph_def()
+
+
+def in_function() -> Any:
+    """A lookup inside a library function."""
+    graph = LookupGraph()
+    graph.batch()
+    function = function_pb2.FunctionDef()
+    function.signature.name = "body"
+    for name, dtype in (("table", 20), ("keys", 9), ("hints", 9)):
+        function.signature.input_arg.add(name=name, type=dtype)
+    function.node_def.add(name="addresses", op="MxRecFind", input=["table", "keys", "hints"])
+    graph.add_function(function)
+    return graph.graph_def()
+
+
+def broken() -> Any:
+    """A find node without its hints."""
+    graph_def = one_lookup()
+    find = next(node for node in graph_def.node if node.op == "MxRecFindOrInsert")
+    del find.input[2:]
+    return graph_def
+
+
+def already_marked() -> Any:
+    """As a file that was rewritten by `insert_collections` and marked by its owner as well."""
+    graph_def = one_lookup()
+    for node in graph_def.node:
+        if node.op == "MxRecFindOrInsert":
+            node.attr["_mx_rec_collections"].CopyFrom(attr_strings(["mine"]))
+    return graph_def
+
+
+def marks_that_lie() -> Any:
+    """Hoist marks that name a component the new batch does not have."""
+    graph_def = PassManager([HoistLookups()]).run(one_lookup()).graph_def
+    for node in graph_def.node:
+        if marks.HOIST_FIND_COMPONENTS in node.attr:
+            node.attr[marks.HOIST_FIND_COMPONENTS].list.i[0] = 99
+    return graph_def
+
+
+def swapped() -> tuple[Pass, ...]:
+    return (HoistLookups(), SwapIterators())
+
+
+CASES = [
+    GoldenCase("positive", FindLookups(), train_and_eval),
+    GoldenCase("no_match", FindLookups(), plain_tensorflow),
+    GoldenCase("error", FindLookups(), broken),
+    GoldenCase("positive", InsertCollections(), train_and_eval),
+    GoldenCase("keeps_other_collections", InsertCollections(), already_marked),
+    GoldenCase("no_match", InsertCollections(), plain_tensorflow),
+    GoldenCase("error", InsertCollections(), broken),
+    GoldenCase("positive", HoistLookups(), one_lookup),
+    GoldenCase("train_and_eval", HoistLookups(), train_and_eval),
+    GoldenCase("two_get_nexts", HoistLookups(prefetch=3, parallel_calls=2), two_get_nexts),
+    GoldenCase("reinitializable", HoistLookups(), reinitializable),
+    GoldenCase("one_shot", HoistLookups(), one_shot),
+    GoldenCase("shared_tensors", HoistLookups(), shared_tensors),
+    GoldenCase("no_match", HoistLookups(), plain_tensorflow),
+    GoldenCase("refused", HoistLookups(), unmovable),
+    GoldenCase("refused_feedable", HoistLookups(), feedable),
+    GoldenCase("refused_in_function", HoistLookups(), in_function),
+    GoldenCase("positive", SwapIterators(), one_lookup, (HoistLookups(),)),
+    GoldenCase("two_get_nexts", SwapIterators(), two_get_nexts, (HoistLookups(),)),
+    GoldenCase("one_shot", SwapIterators(), one_shot, (HoistLookups(),)),
+    GoldenCase("shared_tensors", SwapIterators(), shared_tensors, (HoistLookups(),)),
+    GoldenCase("no_match", SwapIterators(), one_lookup),
+    GoldenCase("error", SwapIterators(), marks_that_lie),
+    GoldenCase("positive", HotEmbedding(), train_and_eval),
+    GoldenCase("after_swap", HotEmbedding(), one_lookup, swapped()),
+    GoldenCase("no_match", HotEmbedding(), plain_tensorflow),
+    GoldenCase("unused_mode", HotEmbedding((("MatMul", "high_precision"),)), one_lookup),
+    GoldenCase("error", HotEmbedding(), broken),
+    GoldenCase("positive", Prune(), train_and_eval, swapped()),
+    GoldenCase("one_shot", Prune(), one_shot, swapped()),
+    GoldenCase("shared_tensors", Prune(), shared_tensors, swapped()),
+    GoldenCase("keep", Prune(frozenset({"batch", "mod"})), one_lookup, swapped()),
+    GoldenCase("no_match", Prune(), one_lookup),
+    GoldenCase("error", Prune(), broken),
+]

@@ -1,0 +1,147 @@
+"""Small graphs with lookups, built node by node, so that they need neither a Session nor the op library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional, Union
+
+import numpy as np
+from tensorflow.core.framework import graph_pb2
+
+from mx_rec.constants.constants import ATTR_LOOKUP
+from mx_rec.graph.attrs import (
+    DT_FLOAT,
+    DT_INT32,
+    DT_INT64,
+    AttrValue,
+    attr_bytes,
+    attr_int,
+    attr_shapes,
+    attr_tensor,
+    attr_type,
+    attr_types,
+    known_shape,
+)
+from mx_rec.graph.edits import EditSet
+from mx_rec.graph.node import TensorRef, parse_ref
+from mx_rec.graph.view import GraphView
+
+Source = Union[str, TensorRef]
+FEATURES = {"ids": DT_INT64, "other_ids": DT_INT64, "label": DT_FLOAT}
+
+
+class LookupGraph:
+    """Adds nodes the way `sparse_lookup` and `tf.data` do. Tensors are `TensorRef`s or "name:index"."""
+
+    def __init__(self) -> None:
+        self._edits = EditSet()
+
+    def graph_def(self) -> Any:
+        return GraphView(graph_pb2.GraphDef()).edited(self._edits).to_graph_def()
+
+    def add(
+        self,
+        name: str,
+        op: str,
+        inputs: Sequence[Source] = (),
+        attrs: Optional[dict[str, AttrValue]] = None,
+        **options: Any,
+    ) -> TensorRef:
+        refs = [parse_ref(source) if isinstance(source, str) else source for source in inputs]
+        return self._edits.add_node(name, op, refs, attrs, **options)
+
+    def add_function(self, function: Any) -> None:
+        self._edits.add_function(function)
+
+    def const(self, name: str, value: Any, dtype: int = DT_INT64) -> TensorRef:
+        return self.add(name, "Const", (), {"dtype": attr_type(dtype), "value": attr_tensor(value, dtype)})
+
+    def dataset(self, name: str = "data", rows: int = 8, seed: int = 0) -> TensorRef:
+        """Batches of 2: ids [2, 3], other_ids [2], label [2]."""
+        random = np.random.RandomState(seed)
+        parts = [
+            self.const(f"{name}/ids", random.randint(0, 20, (rows, 2, 3))),
+            self.const(f"{name}/other_ids", random.randint(0, 9, (rows, 2))),
+            self.const(f"{name}/label", random.rand(rows, 2).astype(np.float32), DT_FLOAT),
+        ]
+        attrs = {"Toutput_types": attr_types(FEATURES.values()), "output_shapes": self.element_attrs()["output_shapes"]}
+        return self.add(name, "TensorSliceDataset", parts, attrs)
+
+    @staticmethod
+    def element_attrs() -> dict[str, AttrValue]:
+        shapes = [known_shape([2, 3]), known_shape([2]), known_shape([2])]
+        return {"output_types": attr_types(FEATURES.values()), "output_shapes": attr_shapes(shapes)}
+
+    def iterator(self, name: str = "iterator", dataset: Optional[TensorRef] = None, **options: Any) -> TensorRef:
+        attrs = {**self.element_attrs(), "container": attr_bytes(""), "shared_name": attr_bytes("")}
+        iterator = self.add(name, "IteratorV2", (), attrs, **options)
+        if dataset is not None:
+            self.add(f"{name}/make", "MakeIterator", [dataset, iterator])
+        return iterator
+
+    def get_next(self, name: str, iterator: Source, **options: Any) -> list[TensorRef]:
+        """ids, other_ids, label."""
+        self.add(name, "IteratorGetNext", [iterator], self.element_attrs(), **options)
+        return [TensorRef(name, index) for index in range(len(FEATURES))]
+
+    def batch(self) -> list[TensorRef]:
+        """The batch of an initializable iterator over `dataset()`."""
+        return self.get_next("batch", self.iterator("iterator", self.dataset()))
+
+    def table(self, name: str = "user", dim: int = 4) -> TensorRef:
+        attrs = {"table_name": attr_bytes(name), "dim": attr_int(dim), "shared_name": attr_bytes(name)}
+        return self.add(f"mx_rec/{name}/handle", "MxRecTable", (), attrs)
+
+    def mod(self, name: str, ids: Source, buckets: int = 7) -> TensorRef:
+        """A piece of preprocessing."""
+        return self.binary(name, "FloorMod", ids, self.const(f"{name}/y", buckets))
+
+    def binary(self, name: str, op: str, x: Source, y: Source, dtype: int = DT_INT64) -> TensorRef:
+        return self.add(name, op, [x, y], {"T": attr_type(dtype)})
+
+    def unary(self, name: str, op: str, x: Source, dtype: int = DT_INT64, **options: Any) -> TensorRef:
+        return self.add(name, op, [x], {"T": attr_type(dtype)}, **options)
+
+    def lookup(
+        self, name: str, table: TensorRef, ids: Source, *, is_train: bool = True, dim: int = 4
+    ) -> TensorRef:
+        """The nodes of one `sparse_lookup`. Returns its result."""
+        scope = f"{table.node.rsplit('/', 1)[0]}/{name}"
+        mark = {ATTR_LOOKUP: attr_bytes(name)}
+        entrance = self.add(f"{scope}/ids", "Identity", [ids], {"T": attr_type(DT_INT64), **mark})
+        self.add(f"{scope}/unique", "MxRecUnique", [entrance], {"Tids": attr_type(DT_INT64), **mark})
+        keys, restore, counts = (TensorRef(f"{scope}/unique", index) for index in range(3))
+        hints = self.const(f"{scope}/no_hints", [])
+        if is_train:
+            addresses = self.add(f"{scope}/addresses", "MxRecFindOrInsert", [table, keys, hints, counts], mark)
+        else:
+            addresses = self.add(f"{scope}/addresses", "MxRecFind", [table, keys, hints], mark)
+        default_row = self.const(f"{scope}/default_row", [], DT_FLOAT)
+        rows = self.add(
+            f"{scope}/local_emb",
+            "MxRecGatherByAddress",
+            [table, addresses, default_row],
+            {"dim": attr_int(dim), **mark},
+        )
+        axis = self.const(f"{scope}/embeddings/axis", 0, DT_INT32)
+        types = {"Tparams": DT_FLOAT, "Tindices": DT_INT32, "Taxis": DT_INT32}
+        attrs = {name: attr_type(dtype) for name, dtype in types.items()}
+        return self.add(f"{scope}/embeddings", "GatherV2", [rows, restore, axis], {**attrs, **mark})
+
+
+def big_graph(nodes: int, lookups: int) -> Any:
+    """A graph of about `nodes` nodes: `lookups` lookups of 50 tables on one iterator, and a dense tail."""
+    graph = LookupGraph()
+    ids, other_ids, _ = graph.batch()
+    tables = [graph.table(f"table_{index}") for index in range(50)]
+    buckets = graph.const("buckets", 1000)
+    results = []
+    for index in range(lookups):
+        shifted = graph.binary(f"shift_{index}", "AddV2", other_ids if index % 2 else ids, graph.const(f"by_{index}", index))
+        keys = graph.binary(f"mod_{index}", "FloorMod", shifted, buckets)
+        results.append(graph.lookup(f"lookup_{index}", tables[index % 50], keys, is_train=index % 3 != 0))
+    used = 11 * lookups + 60
+    for index in range(max(0, nodes - used)):
+        previous = results[index % lookups] if index < lookups else f"dense_{index - lookups}"
+        graph.unary(f"dense_{index}", "Relu", previous, DT_FLOAT)
+    return graph.graph_def()
