@@ -74,10 +74,11 @@ def make_dataset(columns: Columns, batch_size: int, *, epochs: int, shuffle: boo
     if shuffle:
         rows = rows.shuffle(len(columns["user"]), seed=SEED).repeat(epochs)
     values = {name: tf.constant(column) for name, column in columns.items()}
-    batches = rows.batch(batch_size, drop_remainder=shuffle)
-    return batches.map(
-        lambda row: {name: tf.gather(column, row) for name, column in values.items()}
-    ).prefetch(2)
+
+    def pick(row: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {name: tf.gather(column, row) for name, column in values.items()}
+
+    return rows.batch(batch_size, drop_remainder=shuffle).map(pick).prefetch(2)
 
 
 def keys_of(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -87,7 +88,10 @@ def keys_of(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     year = tf.strings.regex_replace(batch["title"], r"^.*\((\d{4})\)\D*$|^.*$", r"0\1")
     decade = tf.strings.to_number(year, tf.int64) // 10
     activity = tf.cast(1.5 * tf.math.log1p(tf.cast(batch["user_ratings"], tf.float32)), tf.int64)
+    words = tf.strings.regex_replace(tf.strings.lower(batch["title"]), r"^(?:the|an?) |\(.*|[^a-z0-9 ]", "")
+    series = tf.strings.regex_replace(words, r"^(\S*)\s*(\S*).*$", r"\1 \2")
     context = [
+        tf.strings.join(["series", series], "="),
         tf.strings.join(["decade", tf.strings.as_string(decade)], "="),
         tf.strings.join(["activity", tf.strings.as_string(activity)], "="),
     ]
@@ -113,8 +117,7 @@ def deep_fm(
             rows["movie"],
             mean_of(rows["genre"], keys["is_genre"]),
             mean_of(rows["taste"], keys["is_genre"]),
-            rows["context"][:, 0],
-            rows["context"][:, 1],
+            *tf.unstack(rows["context"], axis=1),
         ],
         axis=1,
     )

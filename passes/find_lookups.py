@@ -105,7 +105,10 @@ def find_lookups(view: GraphView) -> list[Lookup]:
 def function_lookups(view: GraphView) -> list[Obstacle]:
     """The lookups inside library functions (loops, conditionals, other dataset functions)."""
     return [
-        Obstacle(node.name, f"is a lookup inside function {function.signature.name!r}; such lookups are not moved")
+        Obstacle(
+            f"{function.signature.name}/{node.name}",
+            f"is a lookup inside function {function.signature.name!r}; such lookups are not moved",
+        )
         for function in view.functions
         for node in function.node_def
         if node.op in (OP_FIND, OP_FIND_OR_INSERT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,7 +21,7 @@ from mx_rec.graph.attrs import (
 )
 from mx_rec.graph.datasets import ElementSpec, iterator_attrs
 from mx_rec.graph.edits import EditSet
-from mx_rec.graph.iterators import GET_NEXT, MAKE_ITERATOR, ONE_SHOT, TO_STRING_HANDLE
+from mx_rec.graph.iterators import GET_NEXT, MAKE_ITERATOR, ONE_SHOT, TO_STRING_HANDLE, iterator_info
 from mx_rec.graph.node import Node, TensorRef, parse_ref
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome
@@ -55,22 +56,24 @@ class SwapIterators(Pass):
 
     def run(self, view: GraphView) -> PassOutcome:
         edits = EditSet(author=self.name)
-        notes = []
-        for node in view.nodes_of("IteratorV2", "Iterator", ONE_SHOT):
-            if node.has_attr(marks.HOIST_TYPES):
-                notes.append(_Swap(view, edits, node).apply())
-        return PassOutcome(edits, notes)
+        hoisted = [n for n in view.nodes_of("IteratorV2", "Iterator", ONE_SHOT) if n.has_attr(marks.HOIST_TYPES)]
+        names = {
+            get_next: view.unique_name(f"mx_rec/{get_next}/get_next")
+            for iterator in hoisted
+            for get_next in iterator_info(view, iterator.name).get_nexts
+        }
+        return PassOutcome(edits, [_Swap(view, edits, iterator, names).apply() for iterator in hoisted])
 
 
 class _Swap:
     """The swap of one iterator."""
 
-    def __init__(self, view: GraphView, edits: EditSet, old: Node) -> None:
+    def __init__(self, view: GraphView, edits: EditSet, old: Node, new_get_next: Mapping[str, str]) -> None:
         self._view = view
         self._edits = edits
         self._old = old
         self._spec = ElementSpec(old.types_attr(marks.HOIST_TYPES), old.shapes_attr(marks.HOIST_SHAPES))
-        self._new_get_next: dict[str, str] = {}
+        self._new_get_next = new_get_next  # of every iterator that is swapped: they may wait for one another
         self._disconnected: dict[str, None] = {}
 
     def apply(self) -> str:
@@ -102,14 +105,14 @@ class _Swap:
         return self._edits.add_node(name, op, (), attrs, device=self._old.device)
 
     def _replace_get_next(self, old: Node, iterator: TensorRef) -> None:
-        name = self._view.unique_name(f"mx_rec/{old.name}/get_next")
+        name = self._new_get_next[old.name]
         attrs = {**self._spec.attrs(), marks.REPLACES: attr_bytes(old.name)}
-        self._edits.add_node(name, GET_NEXT, [iterator], attrs, controls=old.controls, device=old.device)
+        controls = [self._new_get_next.get(control, control) for control in old.controls]
+        self._edits.add_node(name, GET_NEXT, [iterator], attrs, controls=controls, device=old.device)
         for index in range(len(old.types_attr("output_types"))):
             self._edits.redirect(self._view, TensorRef(old.name, index), TensorRef(name, index))
         self._edits.redirect_controls(self._view, old.name, name)
         self._edits.set_input(old.name, 0, self._add_stand_in(old, name))
-        self._new_get_next[old.name] = name
         self._disconnected[old.name] = None
 
     def _add_stand_in(self, old: Node, new: str) -> TensorRef:

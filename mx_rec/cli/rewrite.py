@@ -122,11 +122,12 @@ def _rewrite(source: str, target: str, options: RewriteOptions) -> None:
     result = _run(loaded, passes, options.dump_dir)
     click.echo(_report(result, options), nl=False)
     _stop_if_refused(result, options)
-    if not result.modified:
-        files.copy_graph(loaded, target)
+    if result.modified:
+        files.save_graph(loaded, result.graph_def, target)
+    elif files.copy_graph(loaded, target):
         say(f"nothing to do: no pass changed the graph; '{target}' is a copy of '{source}'")
-        return
-    files.save_graph(loaded, result.graph_def, target)
+    else:
+        say(f"nothing to do: no pass changed the graph; '{target}' stays as it is")
 
 
 def _passes(loaded: LoadedGraph, options: RewriteOptions) -> list[Pass]:

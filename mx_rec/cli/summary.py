@@ -94,7 +94,7 @@ def summarize(loaded: LoadedGraph) -> Summary:
         functions=len(loaded.graph_def.library.function),
         producer=loaded.graph_def.versions.producer,
         warnings=loaded.warnings,
-        notes=tuple(FindLookups().run(view).notes),
+        notes=tuple(note for note in FindLookups().run(view).notes if not note.startswith("table ")),
         tables=_tables(view, lookups),
         lookups=tuple(_lookup(lookup) for lookup in lookups),
         iterators=_iterators(view),

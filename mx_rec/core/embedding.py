@@ -226,10 +226,8 @@ def sparse_lookup(
     if is_train and is_grad:
         graph.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, embeddings)
         graph.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, addresses)
-    state.lookups.append(
-        graph_state.LookupRecord(
-            lookup_name, hashtable.table_name, is_train, is_grad, addresses, embeddings
-        )
+    state.lookups[lookup_name] = graph_state.LookupRecord(
+        lookup_name, hashtable.table_name, is_train, is_grad, addresses, embeddings
     )
     return result if is_grad else tf.stop_gradient(result)
 
@@ -280,7 +278,7 @@ def _check_lookup_arguments(
 
 
 def _lookup_name(state: graph_state.GraphState, name: Optional[str]) -> str:
-    taken = {record.name for record in state.lookups}
+    taken = state.lookups
     if name is None:
         n = len(state.lookups)
         while f"sparse_lookup_{n}" in taken:

@@ -43,14 +43,14 @@ class GraphState:
         token: stamped on the graph's table handles, so that the op library can tell whether a
             session has run the graph.
         tables: by name.
-        lookups: in order of creation.
+        lookups: by name, in order of creation.
         initializers: iterator initializer per side (True: training), set by the rewrite.
     """
 
     epoch: int
     token: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
     tables: dict[str, EmbeddingTable] = dataclasses.field(default_factory=dict)
-    lookups: list[LookupRecord] = dataclasses.field(default_factory=list)
+    lookups: dict[str, LookupRecord] = dataclasses.field(default_factory=dict)
     initializers: Optional[dict[bool, Optional[tf.Operation]]] = None
 
 

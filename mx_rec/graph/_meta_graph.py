@@ -40,15 +40,21 @@ def with_graph(
 
 
 def collection_entries(graph_def: graph_pb2.GraphDef) -> Iterator[tuple[str, str]]:
-    """Collection and tensor name of each membership that the nodes' attribute states, in node order.
+    """Collection and member of each membership that the nodes' attribute states, in node order.
 
-    The member is the node's first output.
+    The member is the node's first output, or the operation itself if it has none.
     """
     for node in graph_def.node:
         if ATTR_COLLECTIONS not in node.attr:
             continue
         for entry in node.attr[ATTR_COLLECTIONS].list.s:
-            yield entry.decode(), f"{node.name}:0"
+            yield entry.decode(), _member(node)
+
+
+def _member(node: Any) -> str:
+    op_def = op_def_registry.get(node.op)
+    has_output = op_def is None or len(op_def.output_arg) > 0
+    return f"{node.name}:0" if has_output else node.name
 
 
 def _check_references(meta_graph: meta_graph_pb2.MetaGraphDef, graph_def: graph_pb2.GraphDef) -> None:
@@ -62,15 +68,15 @@ def _check_references(meta_graph: meta_graph_pb2.MetaGraphDef, graph_def: graph_
 
 
 def _fill_collections(meta_graph: meta_graph_pb2.MetaGraphDef) -> None:
-    for collection, tensor in collection_entries(meta_graph.graph_def):
+    for collection, member in collection_entries(meta_graph.graph_def):
         members = meta_graph.collection_def[collection]
         if members.WhichOneof("kind") not in (None, "node_list"):
             raise GraphFileError(
                 f"collection '{collection}' is a {members.WhichOneof('kind')} in this MetaGraphDef, "
-                f"expected a node_list, so '{tensor}' cannot be added to it"
+                f"expected a node_list, so '{member}' cannot be added to it"
             )
-        if tensor not in members.node_list.value:
-            members.node_list.value.append(tensor)
+        if member not in members.node_list.value:
+            members.node_list.value.append(member)
 
 
 def _update_op_list(meta_graph: meta_graph_pb2.MetaGraphDef) -> None:

@@ -11,7 +11,7 @@ from tensorflow.core.framework import graph_pb2
 from mx_rec import tf_compat
 from mx_rec.constants.constants import ATTR_COLLECTIONS
 from mx_rec.errors import GraphRewriteError
-from mx_rec.graph.attrs import Shape, base_dtype
+from mx_rec.graph.attrs import Shape
 from mx_rec.graph.edits import EditSet
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.verify import verify_delta
@@ -46,7 +46,7 @@ def apply_live(graph: tf.Graph, edits: EditSet) -> None:
     before = GraphView(graph.as_graph_def())
     after = before.edited(edits.without_removals())
     verify_delta(after)
-    _try_import(before, after)
+    _try_import(graph, before, after)
     undo: list[Callable[[], None]] = []
     try:
         _import(graph, after)
@@ -59,7 +59,11 @@ def apply_live(graph: tf.Graph, edits: EditSet) -> None:
 
 
 def _new_graph_def(after: GraphView) -> Any:
-    """New nodes and functions as a GraphDef of its own; what they read is to be mapped."""
+    """New nodes and functions as a GraphDef of its own, without control inputs from elsewhere.
+
+    What they read from elsewhere is to be mapped by the importer, which can map tensors but not control inputs.
+    """
+    new = set(after.delta.added)
     graph_def = graph_pb2.GraphDef()
     graph_def.versions.CopyFrom(after.versions)
     graph_def.library.function.extend([after.function(name) for name in after.delta.functions])
@@ -68,46 +72,47 @@ def _new_graph_def(after: GraphView) -> Any:
         target = graph_def.node.add()
         target.CopyFrom(node.proto)
         node.write(target)
+        kept = [text for text in target.input if text[:1] != "^" or text[1:] in new]
+        del target.input[:]
+        target.input.extend(kept)
     return graph_def
 
 
-def _outer_inputs(after: GraphView) -> tuple[list[TensorRef], list[str]]:
-    """The tensors and control inputs that new nodes take from nodes that were there before."""
+def _outer_inputs(after: GraphView) -> list[TensorRef]:
+    """The tensors that new nodes take from nodes that were there before."""
     new = set(after.delta.added)
-    nodes = [after.node(name) for name in after.delta.added]
-    tensors = dict.fromkeys(ref for node in nodes for ref in node.inputs if ref.node not in new)
-    controls = dict.fromkeys(name for node in nodes for name in node.controls if name not in new)
-    return list(tensors), list(controls)
+    nodes = (after.node(name) for name in after.delta.added)
+    return list(dict.fromkeys(ref for node in nodes for ref in node.inputs if ref.node not in new))
 
 
-def _try_import(before: GraphView, after: GraphView) -> None:
+def _try_import(graph: tf.Graph, before: GraphView, after: GraphView) -> None:
     """Import the new nodes into a graph that is thrown away, so that TensorFlow's own checks speak first."""
-    tensors, controls = _outer_inputs(after)
     graph_def = _new_graph_def(after)
     present = {function.signature.name for function in graph_def.library.function}
     graph_def.library.function.extend([f for f in before.functions if f.signature.name not in present])
     try:
         with tf.Graph().as_default():
-            input_map: dict[str, Any] = {str(ref): _stand_in(before, ref) for ref in tensors}
-            input_map.update({f"^{name}": tf.no_op() for name in controls})
+            input_map = {str(ref): _stand_in(graph.get_tensor_by_name(str(ref))) for ref in _outer_inputs(after)}
             tf.import_graph_def(graph_def, input_map=input_map, name="new")
     except Exception as error:  # import raises several types; each means that the nodes are not acceptable
         raise GraphRewriteError(f"TensorFlow does not accept the new nodes: {error}") from error
 
 
-def _stand_in(before: GraphView, ref: TensorRef) -> tf.Tensor:
-    dtype = before.dtype(ref)
-    if dtype is None:
-        raise GraphRewriteError(f"the dtype of {ref}, which a new node reads, is not known")
-    return tf.compat.v1.placeholder(base_dtype(dtype), shape=None)
+def _stand_in(tensor: tf.Tensor) -> tf.Tensor:
+    """In the default graph, of the same dtype and static shape."""
+    return tf.compat.v1.placeholder(tensor.dtype.base_dtype, tensor.shape)
 
 
 def _import(graph: tf.Graph, after: GraphView) -> None:
-    tensors, controls = _outer_inputs(after)
-    input_map: dict[str, Any] = {str(ref): graph.get_tensor_by_name(str(ref)) for ref in tensors}
-    input_map.update({f"^{name}": graph.get_operation_by_name(name) for name in controls})
+    input_map = {str(ref): graph.get_tensor_by_name(str(ref)) for ref in _outer_inputs(after)}
     with graph.as_default(), graph.control_dependencies(None), graph.device(None):
         tf.import_graph_def(_new_graph_def(after), input_map=input_map, name="")
+    new = set(after.delta.added)
+    for name in after.delta.added:
+        controls = after.node(name).controls
+        if not new.issuperset(controls):
+            operations = [graph.get_operation_by_name(control) for control in controls]
+            tf_compat.set_control_inputs(graph.get_operation_by_name(name), operations)
 
 
 def _change(graph: tf.Graph, before: GraphView, after: GraphView, undo: list[Callable[[], None]]) -> None:

@@ -94,7 +94,7 @@ def _check_ready(graph: tf.Graph) -> None:
         raise EnvironmentError(
             "this graph has been rewritten already: call modify_graph_and_start_emb_cache() once per graph"
         )
-    trained = [record for record in state.lookups if record.is_train and record.is_grad]
+    trained = [record for record in state.lookups.values() if record.is_train and record.is_grad]
     if trained and not any(_is_updated(record.addresses) for record in trained):
         raise RuntimeError(
             "modify_graph_and_start_emb_cache must come after the gradients: no optimizer updates "

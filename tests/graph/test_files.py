@@ -143,7 +143,7 @@ class TestMetaGraph:
         collections = load_graph(tmp_path / "out.meta").message.collection_def
         assert list(collections["NEW"].node_list.value) == ["loss:0"]
         assert list(collections["LOSSES"].node_list.value) == ["loss:0"]
-        assert sorted(collections["OTHER"].node_list.value) == ["MakeIterator:0", "loss:0"]
+        assert sorted(collections["OTHER"].node_list.value) == ["MakeIterator", "loss:0"]
 
     def test_tensorflow_imports_what_is_written(self, meta_graph, tmp_path):
         loaded = self.load(meta_graph, tmp_path)

@@ -1,7 +1,9 @@
 #include "mxrec/initializer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "hash.h"
@@ -10,9 +12,10 @@
 namespace mxrec {
 namespace {
 
-constexpr int kBlock = 4;  // values of one Philox call
-constexpr double kTwoPi = 6.283185307179586476925286766559;
-constexpr double kTruncation = 2.0;
+constexpr int kBlock = 4;          // values of one Philox call
+constexpr int kBlocksAtOnce = 16;  // in one pass over a row
+constexpr int kPairsAtOnce = kBlocksAtOnce * kBlock / 2;
+constexpr float kTruncation = 2.0f;
 
 std::array<uint32_t, 4> Bits(uint64_t seed, Key key, uint32_t block,
                              uint32_t redraw) {
@@ -27,69 +30,135 @@ float UnitFloat(uint32_t bits) {
   return static_cast<float>(bits >> 8) * (1.0f / 16777216.0f);
 }
 
-// Box and Muller (1958): two uniforms give two normals.
-std::array<double, 4> Normals(const std::array<uint32_t, 4>& bits) {
-  std::array<double, 4> normals;
-  for (int pair = 0; pair < 4; pair += 2) {
-    // In (0, 1], so that the logarithm is finite.
-    const double u = (static_cast<double>(bits[pair]) + 1.0) * 0x1p-32;
-    const double angle = kTwoPi * static_cast<double>(bits[pair + 1]) * 0x1p-32;
-    const double radius = std::sqrt(-2.0 * std::log(u));
-    normals[pair] = radius * std::cos(angle);
-    normals[pair + 1] = radius * std::sin(angle);
-  }
-  return normals;
+int32_t AsInt(float x) {
+  int32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return bits;
 }
 
-// Each column redraws on its own, so a value depends on its column alone.
-double TruncatedNormal(uint64_t seed, Key key, int column) {
-  const uint32_t block = static_cast<uint32_t>(column / kBlock);
-  for (uint32_t redraw = 0;; ++redraw) {
-    const double x = Normals(Bits(seed, key, block, redraw))[column % kBlock];
-    if (std::abs(x) <= kTruncation) return x;
+float AsFloat(int32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+
+// The functions below are written for loops that become vector code; their
+// errors are a few units in the last place.
+
+// Natural logarithm of a normal float > 0, by the series of the inverse
+// hyperbolic tangent.
+inline float Log(float x) {
+  // x = m * 2^k with m in [sqrt(1/2), sqrt(2)).
+  constexpr int32_t kSqrtHalf = 0x3F3504F3;
+  const int32_t bits = AsInt(x);
+  const int32_t k = (bits - kSqrtHalf) >> 23;
+  const float m = AsFloat(bits - k * (1 << 23));
+  const float s = (m - 1.0f) / (m + 1.0f);
+  const float z = s * s;
+  const float series =
+      1.0f + z * (1.0f / 3 + z * (1.0f / 5 + z * (1.0f / 7 + z * (1.0f / 9))));
+  return 2.0f * s * series + static_cast<float>(k) * 0.693147181f;
+}
+
+// Box and Muller (1958): a pair of uniforms gives a pair of normals.
+inline void NormalPair(uint32_t radius_bits, uint32_t angle_bits, float* first,
+                       float* second) {
+  // In (0, 1], so that the logarithm is finite.
+  const float u =
+      (static_cast<float>(static_cast<int32_t>(radius_bits >> 1)) + 0.5f) *
+      0x1p-31f;
+  const float radius = std::sqrt(-2.0f * Log(u));
+  // The angle is a quarter turn, chosen by two bits, and t in a quarter turn
+  // around 0, where the series of sine and cosine are short.
+  const float t = static_cast<float>(static_cast<int32_t>(angle_bits << 2)) *
+                  (0.785398163f * 0x1p-31f);
+  const float z = t * t;
+  const float sine =
+      t * (1.0f +
+           z * (-1.0f / 6 +
+                z * (1.0f / 120 + z * (-1.0f / 5040 + z * (1.0f / 362880)))));
+  const float cosine =
+      1.0f + z * (-1.0f / 2 +
+                  z * (1.0f / 24 + z * (-1.0f / 720 + z * (1.0f / 40320))));
+  const bool odd = (angle_bits & 0x40000000u) != 0;
+  const float signed_radius =
+      AsFloat(AsInt(radius) ^ static_cast<int32_t>(angle_bits & 0x80000000u));
+  *first = signed_radius * (odd ? -sine : cosine);
+  *second = signed_radius * (odd ? cosine : sine);
+}
+
+// The 4 * `blocks` standard normals of the columns from 4 * first_block on, as
+// drawn first; blocks <= kBlocksAtOnce.
+void Normals(uint64_t seed, Key key, int first_block, int blocks,
+             float* normals) {
+  uint32_t radius_bits[kPairsAtOnce];
+  uint32_t angle_bits[kPairsAtOnce];
+  for (int b = 0; b < blocks; ++b) {
+    const auto bits =
+        Bits(seed, key, static_cast<uint32_t>(first_block + b), 0);
+    radius_bits[2 * b] = bits[0];
+    angle_bits[2 * b] = bits[1];
+    radius_bits[2 * b + 1] = bits[2];
+    angle_bits[2 * b + 1] = bits[3];
+  }
+  for (int i = 0; i < 2 * blocks; ++i) {
+    NormalPair(radius_bits[i], angle_bits[i], &normals[2 * i],
+               &normals[2 * i + 1]);
   }
 }
 
 void FillUniform(const InitializerOptions& options, Key key, int dim,
                  float* row) {
   const float low = static_cast<float>(options.a * options.scale);
-  const float width =
-      static_cast<float>((options.b - options.a) * options.scale);
+  const float high = static_cast<float>(options.b * options.scale);
+  const float width = high - low;
+  // Rounding must not give `high` itself.
+  const float last = std::nextafter(high, low);
+  const float least = std::min(low, last);
+  const float most = std::max(low, last);
   for (int first = 0; first < dim; first += kBlock) {
     const auto bits =
         Bits(options.seed, key, static_cast<uint32_t>(first / kBlock), 0);
     const int count = std::min(kBlock, dim - first);
     for (int i = 0; i < count; ++i) {
-      row[first + i] = low + width * UnitFloat(bits[i]);
+      row[first + i] =
+          std::min(std::max(low + width * UnitFloat(bits[i]), least), most);
     }
+  }
+}
+
+// Each column redraws on its own, so a value depends on its column alone.
+float RedrawNormal(uint64_t seed, Key key, int column) {
+  const uint32_t block = static_cast<uint32_t>(column / kBlock);
+  const int pair = column % kBlock / 2;
+  for (uint32_t redraw = 1;; ++redraw) {
+    const auto bits = Bits(seed, key, block, redraw);
+    float normals[2];
+    NormalPair(bits[2 * pair], bits[2 * pair + 1], &normals[0], &normals[1]);
+    const float x = normals[column % 2];
+    if (std::abs(x) <= kTruncation) return x;
   }
 }
 
 void FillNormal(const InitializerOptions& options, Key key, int dim,
-                float* row) {
-  for (int first = 0; first < dim; first += kBlock) {
-    const auto normals = Normals(
-        Bits(options.seed, key, static_cast<uint32_t>(first / kBlock), 0));
-    const int count = std::min(kBlock, dim - first);
-    for (int i = 0; i < count; ++i) {
-      row[first + i] = static_cast<float>((options.a + options.b * normals[i]) *
-                                          options.scale);
+                bool truncated, float* row) {
+  const float mean = static_cast<float>(options.a * options.scale);
+  const float stddev = static_cast<float>(options.b * options.scale);
+  constexpr int kColumns = kBlocksAtOnce * kBlock;
+  for (int first = 0; first < dim; first += kColumns) {
+    const int count = std::min(kColumns, dim - first);
+    float normals[kColumns];
+    Normals(options.seed, key, first / kBlock, (count + kBlock - 1) / kBlock,
+            normals);
+    if (truncated) {
+      for (int i = 0; i < count; ++i) {
+        if (std::abs(normals[i]) > kTruncation) {
+          normals[i] = RedrawNormal(options.seed, key, first + i);
+        }
+      }
     }
-  }
-}
-
-void FillTruncatedNormal(const InitializerOptions& options, Key key, int dim,
-                         float* row) {
-  for (int first = 0; first < dim; first += kBlock) {
-    const auto normals = Normals(
-        Bits(options.seed, key, static_cast<uint32_t>(first / kBlock), 0));
-    const int count = std::min(kBlock, dim - first);
     for (int i = 0; i < count; ++i) {
-      const double x = std::abs(normals[i]) <= kTruncation
-                           ? normals[i]
-                           : TruncatedNormal(options.seed, key, first + i);
-      row[first + i] =
-          static_cast<float>((options.a + options.b * x) * options.scale);
+      row[first + i] = mean + stddev * normals[i];
     }
   }
 }
@@ -119,9 +188,9 @@ void Initializer::Fill(Key key, float* row) const {
     case InitializerKind::kUniform:
       return FillUniform(options_, key, dim_, row);
     case InitializerKind::kNormal:
-      return FillNormal(options_, key, dim_, row);
+      return FillNormal(options_, key, dim_, /*truncated=*/false, row);
     case InitializerKind::kTruncatedNormal:
-      return FillTruncatedNormal(options_, key, dim_, row);
+      return FillNormal(options_, key, dim_, /*truncated=*/true, row);
     case InitializerKind::kPool:
       return FillFromPool(options_, key, dim_, row);
   }

@@ -56,6 +56,7 @@ RowStore::RowStore(std::string name, int dim, bool record_counts)
     : name_(std::move(name)),
       dim_(dim),
       record_counts_(record_counts),
+      key_shift_(record_counts ? 4 : 3),
       slab_shift_(SlabShift(dim)),
       slab_mask_((RowIndex{1} << slab_shift_) - 1),
       max_slabs_(kMaxRows >> slab_shift_),
@@ -82,18 +83,17 @@ Status RowStore::Init() {
   return Status::Ok();
 }
 
-// Bits, keys and counts of a slab share one mapping, in this order.
+// Bits and keys of a slab share one mapping, in this order.
 int64_t RowStore::MetaBytes() const {
   const int64_t bits =
       (slab_rows() / 64) * static_cast<int64_t>(sizeof(RowBits));
-  const int64_t keys = slab_rows() * static_cast<int64_t>(sizeof(Key));
-  return bits + keys + (record_counts_ ? keys : 0);
+  return bits + (slab_rows() << key_shift_);
 }
 
 int64_t RowStore::bytes_beside_rows() const {
-  const int64_t per_row = static_cast<int64_t>(sizeof(Key)) +
-                          (record_counts_ ? sizeof(int64_t) : 0);
-  return rows_allocated() * per_row + rows_allocated() / 4;
+  const int64_t bits =
+      rows_allocated() / 64 * static_cast<int64_t>(sizeof(RowBits));
+  return (rows_allocated() << key_shift_) + bits;
 }
 
 Status RowStore::Allocate(uint32_t count, RowIndex* first) {
@@ -135,11 +135,7 @@ Status RowStore::AddSlab() {
   // Zeroed memory is a valid state of the atomics.
   slab.bits = reinterpret_cast<RowBits*>(meta);
   meta += (slab_rows() / 64) * static_cast<int64_t>(sizeof(RowBits));
-  slab.keys = reinterpret_cast<Key*>(meta);
-  meta += slab_rows() * static_cast<int64_t>(sizeof(Key));
-  if (record_counts_) {
-    slab.counts = reinterpret_cast<std::atomic<int64_t>*>(meta);
-  }
+  slab.keys = meta;
   slabs_[index] = slab;
   slabs_ready_.store(index + 1, std::memory_order_release);
   return Status::Ok();

@@ -50,10 +50,13 @@ class RowStore {
     return SlabOf(row).data + static_cast<int64_t>(row & slab_mask_) * stride_;
   }
   Key* KeyOf(RowIndex row) const {
-    return SlabOf(row).keys + (row & slab_mask_);
+    return reinterpret_cast<Key*>(
+        SlabOf(row).keys +
+        (static_cast<int64_t>(row & slab_mask_) << key_shift_));
   }
+  // Only if counts are recorded.
   std::atomic<int64_t>* CountOf(RowIndex row) const {
-    return SlabOf(row).counts + (row & slab_mask_);
+    return reinterpret_cast<std::atomic<int64_t>*>(KeyOf(row) + 1);
   }
   bool IsVisible(RowIndex row) const {
     return (Bits(row).visible.load(std::memory_order_acquire) >> (row & 63)) &
@@ -85,8 +88,9 @@ class RowStore {
   };
   struct Slab {
     float* data;
-    Key* keys;
-    std::atomic<int64_t>* counts;  // null unless recorded
+    // A key each, followed by its count if counts are recorded: whoever counts
+    // has just compared the key, and both are in one cache line.
+    char* keys;
     RowBits* bits;
   };
 
@@ -104,6 +108,7 @@ class RowStore {
   const std::string name_;
   const int dim_;
   const bool record_counts_;
+  const int key_shift_;  // log2 of the bytes of a key and its count
   int slab_shift_ = 0;
   RowIndex slab_mask_ = 0;
   int64_t max_slabs_ = 0;

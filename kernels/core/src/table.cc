@@ -5,11 +5,13 @@
 #include <atomic>
 #include <cmath>
 #include <mutex>
+#include <numeric>
 #include <random>
 #include <shared_mutex>
 #include <utility>
 
 #include "hash.h"
+#include "key_sorter.h"
 #include "row_math.h"
 #include "row_store.h"
 #include "rw_lock.h"
@@ -19,15 +21,22 @@ namespace mxrec {
 namespace {
 
 constexpr int kMaxDim = 8192;
-// Below this many keys sorting them by shard costs more than it saves.
-constexpr int64_t kMinSortedKeys = 2048;
-constexpr int64_t kGroup = 16;          // keys whose cache misses overlap
+// How far ahead of a key its bucket and its row's key are fetched.
+constexpr int64_t kBucketAhead = 32;
+constexpr int64_t kKeyAhead = 16;
+// Shards of a small batch are locked together, so that there is an ahead.
+constexpr int64_t kMinKeysTogether = 32;
+constexpr int kMaxLockedShards = 16;
+constexpr int64_t kHintsAhead = 16;     // prefetched
 constexpr int64_t kRowsPerBlock = 256;  // row pointers resolved at a time
 // Rough costs in cycles, for the thread pool.
 constexpr int64_t kProbeCost = 60;
 constexpr int64_t kValidateCost = 15;
-constexpr uint32_t kMinRun = 16;
-constexpr uint32_t kMaxRun = 256;
+// Rows that a shard takes at a time, unless they are very long.
+constexpr int64_t kMinRun = 16;
+constexpr int64_t kMaxRun = 256;
+constexpr int64_t kMinRunBytes = 4 << 10;
+constexpr int64_t kMaxRunBytes = 64 << 10;
 
 using SharedLock = std::shared_lock<RwLock>;
 using UniqueLock = std::unique_lock<RwLock>;
@@ -41,43 +50,36 @@ uint32_t NewNonce() {
   return nonce;
 }
 
-struct KeyAt {
-  Key key;
-  uint32_t position;
-};
-
-// Positions of keys, sorted by shard.
-struct Sorted {
-  std::vector<KeyAt> keys;
-  std::array<uint32_t, kShards + 1> start;
-};
-
-// Kept per thread: see Unique.
-Sorted& ThreadSorted() {
-  thread_local Sorted sorted;
-  return sorted;
+KeySorter& ThreadSorter() {
+  thread_local KeySorter sorter;
+  return sorter;
 }
 
-std::vector<uint32_t>& ThreadPositions() {
-  thread_local std::vector<uint32_t> positions;
-  return positions;
+std::vector<float*>& ThreadRows() {
+  thread_local std::vector<float*> rows;
+  return rows;
 }
 
-void SortByShard(Span<const Key> keys, const std::vector<uint32_t>& positions,
-                 Sorted* sorted) {
-  std::array<uint32_t, kShards + 1> next{};
-  for (const uint32_t position : positions) {
-    ++next[ShardOf(HashKey(keys[position])) + 1];
+// Leaves each row once, with the sum of its gradients in order of position.
+void SumRepeated(Span<const Address> addresses, const float* gradients, int dim,
+                 std::vector<float*>* rows, std::vector<float>* sums) {
+  std::vector<Address> unique;
+  std::vector<int32_t> position_of(addresses.size());
+  std::vector<int32_t> counts;
+  Unique<int64_t>(addresses, &unique, position_of.data(), &counts);
+  sums->resize(unique.size() * dim);
+  int64_t seen = 0;
+  for (int64_t i = 0; i < addresses.size(); ++i) {
+    const float* from = gradients + i * dim;
+    float* to = sums->data() + static_cast<int64_t>(position_of[i]) * dim;
+    if (position_of[i] == seen) {
+      (*rows)[seen++] = (*rows)[i];
+      std::copy_n(from, dim, to);
+    } else {
+      for (int j = 0; j < dim; ++j) to[j] += from[j];
+    }
   }
-  for (int s = 0; s < kShards; ++s) next[s + 1] += next[s];
-  sorted->start = next;
-  if (sorted->keys.size() < positions.size()) {
-    sorted->keys.resize(positions.size());
-  }
-  for (const uint32_t position : positions) {
-    const Key key = keys[position];
-    sorted->keys[next[ShardOf(HashKey(key))]++] = {key, position};
-  }
+  rows->resize(unique.size());
 }
 
 // The first error of a parallel loop, by position.
@@ -171,27 +173,38 @@ class TableImpl final : public Table {
                                       "terminate_config_initializer");
   }
 
-  bool HintHolds(Address hint, Key key) const;
+  Status CheckSpans(Span<const Key> keys, Span<const Address> hints,
+                    Span<const int32_t> counts, Span<Address> addresses) const;
+  bool HintHolds(Address hint, Key key, int64_t capacity) const;
+  // Uses the hints of [begin, end) that hold and writes the other positions to
+  // `left`. Returns how many.
+  int64_t UseHints(Span<const Key> keys, Span<const Address> hints,
+                   bool add_counts, Span<const int32_t> counts, int64_t begin,
+                   int64_t end, Span<Address> addresses, uint32_t* left) const;
   Address AddressOf(RowIndex row) const {
     return MakeAddress(nonce_, rows_->GenerationOf(row), row);
   }
   void AddCount(RowIndex row, Span<const int32_t> counts,
                 int64_t position) const;
   Status AllocateRow(Shard* shard, RowIndex* row);
-  Status InsertKey(Shard* shard, uint64_t hash, Key key, bool visible,
-                   RowIndex* row);
-  Status ProcessRange(Shard* shard, const KeyAt* begin, int64_t n,
-                      Missing missing, Span<const int32_t> counts,
-                      Span<Address> addresses);
-  Status ProcessPositions(Span<const Key> keys,
-                          const std::vector<uint32_t>& positions,
-                          Missing missing, Span<const int32_t> counts,
-                          Span<Address> addresses, const Parallel& parallel);
+  Status InsertKey(Shard* shard, uint64_t hash, Key key, RowIndex* row);
+  Status ProcessShards(const KeySorter& sorted, int begin, int end,
+                       Missing missing, Span<const int32_t> counts,
+                       Span<Address> addresses);
+  Status ProcessLocked(Span<const KeyAt> keys, Missing missing,
+                       Span<const int32_t> counts, Span<Address> addresses);
+  bool ProcessKey(uint64_t hash, const KeyAt& key, Missing missing,
+                  Span<const int32_t> counts, Span<Address> addresses,
+                  int64_t* became_visible, Status* status);
+  Status Process(Span<const Key> keys, Span<const Address> hints,
+                 Missing missing, Span<const int32_t> counts,
+                 Span<Address> addresses, const Parallel& parallel);
 
   const char* Illegal(Address address) const;
   Status AddressError(Address address, int64_t position) const;
   Status ResolveForUpdate(Span<const Address> addresses,
-                          std::vector<float*>* rows, bool* repeated) const;
+                          const Parallel& parallel, float** rows,
+                          bool* repeated) const;
   Status Apply(Span<const Address> addresses, const float* gradients,
                const SlotLayout& slots, const Parallel& parallel,
                int64_t cost_per_row,
@@ -203,8 +216,9 @@ class TableImpl final : public Table {
   const Initializer initializer_;
   const uint32_t nonce_;
 
-  // Order of acquisition: layout, rows, one shard.
+  // Order of acquisition: layout, inserts, rows, shards from first to last.
   mutable RwLock layout_lock_;      // exclusive: rows_ replaced, or slots added
+  mutable RwLock inserts_lock_;     // exclusive: no key appears or is counted
   mutable RwLock rows_lock_;        // exclusive: row content and marks change
   std::unique_ptr<RowStore> rows_;  // null once released
   SlotLayout slots_;                // guarded by layout_lock_
@@ -213,16 +227,64 @@ class TableImpl final : public Table {
   std::atomic<int64_t> update_count_{0};
 };
 
-bool TableImpl::HintHolds(Address hint, Key key) const {
+Status TableImpl::CheckSpans(Span<const Key> keys, Span<const Address> hints,
+                             Span<const int32_t> counts,
+                             Span<Address> addresses) const {
+  const int64_t n = keys.size();
+  if (addresses.size() != n || (!hints.empty() && hints.size() != n) ||
+      (!counts.empty() && counts.size() != n)) {
+    return Status::InvalidArgument(
+        "table '" + options_.name + "': " + std::to_string(n) +
+        " keys do not go with " + std::to_string(hints.size()) + " hints, " +
+        std::to_string(counts.size()) + " counts and " +
+        std::to_string(addresses.size()) + " addresses");
+  }
+  int32_t least = 0;
+  for (const int32_t count : counts) least = std::min(least, count);
+  if (least < 0) {
+    const int64_t position =
+        std::find(counts.begin(), counts.end(), least) - counts.begin();
+    return Status::InvalidArgument(
+        "table '" + options_.name + "': counts must not be negative, got " +
+        std::to_string(least) + " at position " + std::to_string(position));
+  }
+  return Status::Ok();
+}
+
+bool TableImpl::HintHolds(Address hint, Key key, int64_t capacity) const {
   if (NonceOf(hint) != nonce_) return false;
   const RowIndex row = RowOf(hint);
-  if (row >= rows_->capacity()) return false;
+  if (row >= capacity) return false;
   // Visibility first: it is what publishes the row's key to this thread. A
   // reserved row is left to the search, which makes it visible.
   return GenerationOf(hint) == rows_->GenerationOf(row) &&
          rows_->IsVisible(row) && *rows_->KeyOf(row) == key;
 }
 
+int64_t TableImpl::UseHints(Span<const Key> keys, Span<const Address> hints,
+                            bool add_counts, Span<const int32_t> counts,
+                            int64_t begin, int64_t end, Span<Address> addresses,
+                            uint32_t* left) const {
+  const int64_t capacity = rows_->capacity();
+  int64_t n = 0;
+  for (int64_t i = begin; i < end; ++i) {
+    if (i + kHintsAhead < end) {
+      const Address ahead = hints[i + kHintsAhead];
+      if (NonceOf(ahead) == nonce_ && RowOf(ahead) < capacity) {
+        __builtin_prefetch(rows_->KeyOf(RowOf(ahead)), 0, 3);
+      }
+    }
+    if (HintHolds(hints[i], keys[i], capacity)) {
+      addresses[i] = hints[i];
+      if (add_counts) AddCount(RowOf(hints[i]), counts, i);
+    } else {
+      left[n++] = static_cast<uint32_t>(i);
+    }
+  }
+  return n;
+}
+
+// Atomic, since a hint leads here without the shard's mutex.
 void TableImpl::AddCount(RowIndex row, Span<const int32_t> counts,
                          int64_t position) const {
   if (!options_.record_counts) return;
@@ -231,11 +293,17 @@ void TableImpl::AddCount(RowIndex row, Span<const int32_t> counts,
 }
 
 // A shard takes rows in runs, so that the keys of one shard, which a batch
-// visits together, lie together.
+// visits together, lie together. A run is a small part of the shard.
 Status TableImpl::AllocateRow(Shard* shard, RowIndex* row) {
   if (shard->rows_left == 0) {
-    uint32_t run = kMinRun;
-    while (run < kMaxRun && run * 16 < shard->index.size()) run *= 2;
+    const int64_t row_bytes =
+        rows_->stride() * static_cast<int64_t>(sizeof(float));
+    const int64_t least =
+        std::clamp<int64_t>(kMinRunBytes / row_bytes, 1, kMinRun);
+    const int64_t most =
+        std::clamp<int64_t>(kMaxRunBytes / row_bytes, 1, kMaxRun);
+    const uint32_t run = static_cast<uint32_t>(
+        std::clamp(shard->index.size() / 16, least, std::max(least, most)));
     const Status status = rows_->Allocate(run, &shard->next_row);
     if (!status.ok()) return status;
     shard->rows_left = run;
@@ -245,7 +313,8 @@ Status TableImpl::AllocateRow(Shard* shard, RowIndex* row) {
   return Status::Ok();
 }
 
-Status TableImpl::InsertKey(Shard* shard, uint64_t hash, Key key, bool visible,
+// Not visible yet.
+Status TableImpl::InsertKey(Shard* shard, uint64_t hash, Key key,
                             RowIndex* row) {
   if (!shard->index.Reserve(*rows_)) {
     return Status::ResourceExhausted("table '" + options_.name +
@@ -262,90 +331,120 @@ Status TableImpl::InsertKey(Shard* shard, uint64_t hash, Key key, bool visible,
   }
   *rows_->KeyOf(*row) = key;
   shard->index.Insert(hash, *row);
-  if (visible) {
-    rows_->MakeVisible(*row);
-    size_.fetch_add(1, std::memory_order_relaxed);
-  }
   return Status::Ok();
 }
 
-// Keys of one shard. Their cache misses overlap within a group: first all
-// buckets, then all keys, then the work.
-Status TableImpl::ProcessRange(Shard* shard, const KeyAt* begin, int64_t n,
-                               Missing missing, Span<const int32_t> counts,
-                               Span<Address> addresses) {
-  std::lock_guard<std::mutex> lock(shard->mutex);
-  std::array<uint64_t, kGroup> hashes;
-  for (int64_t first = 0; first < n; first += kGroup) {
-    const int64_t group = std::min(kGroup, n - first);
-    const KeyAt* keys = begin + first;
-    for (int64_t i = 0; i < group; ++i) {
-      hashes[i] = HashKey(keys[i].key);
-      shard->index.PrefetchBucket(hashes[i]);
-    }
-    for (int64_t i = 0; i < group; ++i) {
-      shard->index.PrefetchKey(hashes[i], *rows_);
-    }
-    for (int64_t i = 0; i < group; ++i) {
-      const uint32_t position = keys[i].position;
-      RowIndex row = 0;
-      if (!shard->index.Find(hashes[i], keys[i].key, *rows_, &row)) {
-        if (missing == Missing::kLeave) {
-          addresses[position] = kNoRow;
-          continue;
-        }
-        const Status status = InsertKey(shard, hashes[i], keys[i].key,
-                                        missing == Missing::kInsert, &row);
-        if (!status.ok()) return status;
-      } else if (missing == Missing::kInsert) {
-        if (rows_->MakeVisible(row)) {
-          size_.fetch_add(1, std::memory_order_relaxed);
-        }
-      } else if (missing == Missing::kLeave && !rows_->IsVisible(row)) {
-        addresses[position] = kNoRow;
-        continue;
+// Keys of shards that are locked. A pipeline hides their cache misses: a key's
+// bucket is fetched some keys ahead, and its row's key some fewer keys ahead.
+Status TableImpl::ProcessLocked(Span<const KeyAt> keys, Missing missing,
+                                Span<const int32_t> counts,
+                                Span<Address> addresses) {
+  const int64_t n = keys.size();
+  Status status;
+  int64_t became_visible = 0;
+  std::array<uint64_t, kBucketAhead> hashes;  // of the keys in the pipeline
+  for (int64_t in = 0; in < n + kBucketAhead; ++in) {
+    const int64_t out = in - kBucketAhead;
+    if (out >= 0) {
+      const uint64_t hash = hashes[out % kBucketAhead];
+      if (!ProcessKey(hash, keys[out], missing, counts, addresses,
+                      &became_visible, &status)) {
+        break;
       }
-      addresses[position] = AddressOf(row);
-      if (missing == Missing::kInsert) AddCount(row, counts, position);
     }
+    if (in < n) {
+      const uint64_t hash = HashKey(keys[in].key);
+      hashes[in % kBucketAhead] = hash;
+      shards_[ShardOf(hash)]->index.PrefetchBucket(hash);
+    }
+    const int64_t middle = in - (kBucketAhead - kKeyAhead);
+    if (middle >= 0 && middle < n) {
+      const uint64_t hash = hashes[middle % kBucketAhead];
+      shards_[ShardOf(hash)]->index.PrefetchKey(hash, *rows_);
+    }
+  }
+  if (became_visible != 0) {
+    size_.fetch_add(became_visible, std::memory_order_relaxed);
+  }
+  return status;
+}
+
+// False if it failed: then *status says why.
+bool TableImpl::ProcessKey(uint64_t hash, const KeyAt& key, Missing missing,
+                           Span<const int32_t> counts, Span<Address> addresses,
+                           int64_t* became_visible, Status* status) {
+  Shard* shard = shards_[ShardOf(hash)].get();
+  RowIndex row = 0;
+  bool found = shard->index.Find(hash, key.key, *rows_, &row);
+  if (!found && missing != Missing::kLeave) {
+    *status = InsertKey(shard, hash, key.key, &row);
+    if (!status->ok()) return false;
+    found = true;
+  }
+  if (missing == Missing::kInsert) {
+    if (!rows_->IsVisible(row)) {
+      rows_->MakeVisible(row);
+      ++*became_visible;
+    }
+    AddCount(row, counts, key.position);
+  } else if (missing == Missing::kLeave) {
+    found = found && rows_->IsVisible(row);
+  }
+  addresses[key.position] = found ? AddressOf(row) : kNoRow;
+  return true;
+}
+
+// Takes as many shards at a time as keep the pipeline filled.
+Status TableImpl::ProcessShards(const KeySorter& sorted, int begin, int end,
+                                Missing missing, Span<const int32_t> counts,
+                                Span<Address> addresses) {
+  for (int first = begin; first < end;) {
+    std::array<std::unique_lock<std::mutex>, kMaxLockedShards> locks;
+    int last = first;
+    do {
+      if (!sorted.Shards(last, last + 1).empty()) {
+        locks[last - first] =
+            std::unique_lock<std::mutex>(shards_[last]->mutex);
+      }
+      ++last;
+    } while (last < end && last - first < kMaxLockedShards &&
+             sorted.Shards(first, last).size() < kMinKeysTogether);
+    const Status status =
+        ProcessLocked(sorted.Shards(first, last), missing, counts, addresses);
+    if (!status.ok()) return status;
+    first = last;
   }
   return Status::Ok();
 }
 
-Status TableImpl::ProcessPositions(Span<const Key> keys,
-                                   const std::vector<uint32_t>& positions,
-                                   Missing missing, Span<const int32_t> counts,
-                                   Span<Address> addresses,
-                                   const Parallel& parallel) {
-  const int64_t n = static_cast<int64_t>(positions.size());
-  if (n < kMinSortedKeys) {
-    for (const uint32_t position : positions) {
-      const KeyAt one = {keys[position], position};
-      const Status status =
-          ProcessRange(shards_[ShardOf(HashKey(one.key))].get(), &one, 1,
-                       missing, counts, addresses);
-      if (!status.ok()) return status;
-    }
-    return Status::Ok();
-  }
-  Sorted& sorted = ThreadSorted();
-  SortByShard(keys, positions, &sorted);
+Status TableImpl::Process(Span<const Key> keys, Span<const Address> hints,
+                          Missing missing, Span<const int32_t> counts,
+                          Span<Address> addresses, const Parallel& parallel) {
+  KeySorter& sorter = ThreadSorter();
+  const bool add_counts = missing == Missing::kInsert && options_.record_counts;
+  sorter.Sort(
+      keys,
+      [&](int64_t begin, int64_t end, uint32_t* left) {
+        if (!hints.empty()) {
+          return UseHints(keys, hints, add_counts, counts, begin, end,
+                          addresses, left);
+        }
+        std::iota(left, left + (end - begin), static_cast<uint32_t>(begin));
+        return end - begin;
+      },
+      parallel);
+  if (sorter.size() == 0) return Status::Ok();
   std::mutex status_mutex;
   Status first_failure;
-  parallel.For(
-      kShards, (n / kShards + 1) * kProbeCost, [&](int64_t begin, int64_t end) {
-        for (int64_t s = begin; s < end; ++s) {
-          const int64_t count = sorted.start[s + 1] - sorted.start[s];
-          if (count == 0) continue;
-          const Status status =
-              ProcessRange(shards_[s].get(), &sorted.keys[sorted.start[s]],
-                           count, missing, counts, addresses);
-          if (status.ok()) continue;
-          std::lock_guard<std::mutex> lock(status_mutex);
-          if (first_failure.ok()) first_failure = status;
-          return;
-        }
-      });
+  parallel.For(kShards, (sorter.size() / kShards + 1) * kProbeCost,
+               [&](int64_t begin, int64_t end) {
+                 const Status status = ProcessShards(
+                     sorter, static_cast<int>(begin), static_cast<int>(end),
+                     missing, counts, addresses);
+                 if (status.ok()) return;
+                 std::lock_guard<std::mutex> lock(status_mutex);
+                 if (first_failure.ok()) first_failure = status;
+               });
   return first_failure;
 }
 
@@ -353,60 +452,34 @@ Status TableImpl::FindOrInsert(Span<const Key> keys, Span<const Address> hints,
                                Span<const int32_t> counts,
                                Span<Address> addresses,
                                const Parallel& parallel) {
-  for (int64_t i = 0; i < counts.size(); ++i) {
-    if (counts[i] < 0) {
-      return Status::InvalidArgument(
-          "table '" + options_.name + "': counts must not be negative, got " +
-          std::to_string(counts[i]) + " at position " + std::to_string(i));
-    }
-  }
+  const Status status = CheckSpans(keys, hints, counts, addresses);
+  if (!status.ok()) return status;
   SharedLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
-  std::vector<uint32_t>& positions = ThreadPositions();
-  positions.clear();
-  for (int64_t i = 0; i < keys.size(); ++i) {
-    if (!hints.empty() && HintHolds(hints[i], keys[i])) {
-      addresses[i] = hints[i];
-      AddCount(RowOf(hints[i]), counts, i);
-    } else {
-      positions.push_back(static_cast<uint32_t>(i));
-    }
-  }
-  return ProcessPositions(keys, positions, Missing::kInsert, counts, addresses,
-                          parallel);
+  SharedLock inserts(inserts_lock_);
+  return Process(keys, hints, Missing::kInsert, counts, addresses, parallel);
 }
 
 Status TableImpl::Find(Span<const Key> keys, Span<const Address> hints,
                        Span<Address> addresses,
                        const Parallel& parallel) const {
+  const Status status = CheckSpans(keys, hints, {}, addresses);
+  if (!status.ok()) return status;
   SharedLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
-  std::vector<uint32_t>& positions = ThreadPositions();
-  positions.clear();
-  for (int64_t i = 0; i < keys.size(); ++i) {
-    if (!hints.empty() && HintHolds(hints[i], keys[i])) {
-      addresses[i] = hints[i];
-    } else {
-      positions.push_back(static_cast<uint32_t>(i));
-    }
-  }
   // Leaves missing keys alone, so nothing of the table changes.
-  return const_cast<TableImpl*>(this)->ProcessPositions(
-      keys, positions, Missing::kLeave, {}, addresses, parallel);
+  return const_cast<TableImpl*>(this)->Process(keys, hints, Missing::kLeave, {},
+                                               addresses, parallel);
 }
 
 Status TableImpl::LookAhead(Span<const Key> keys, bool reserve,
                             Span<Address> hints, const Parallel& parallel) {
+  const Status status = CheckSpans(keys, {}, {}, hints);
+  if (!status.ok()) return status;
   SharedLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
-  std::vector<uint32_t>& positions = ThreadPositions();
-  positions.resize(keys.size());
-  for (int64_t i = 0; i < keys.size(); ++i) {
-    positions[i] = static_cast<uint32_t>(i);
-  }
-  return ProcessPositions(keys, positions,
-                          reserve ? Missing::kReserve : Missing::kLeave, {},
-                          hints, parallel);
+  return Process(keys, {}, reserve ? Missing::kReserve : Missing::kLeave, {},
+                 hints, parallel);
 }
 
 // Null if the address is legal and not kNoRow; else the reason.
@@ -465,32 +538,37 @@ Status TableImpl::Gather(Span<const Address> addresses,
 }
 
 // Row pointers of an update (null for kNoRow), all checked, and whether any
-// address repeats. Holds for the exclusive rows lock.
+// address repeats. For the holder of the exclusive rows lock.
 Status TableImpl::ResolveForUpdate(Span<const Address> addresses,
-                                   std::vector<float*>* rows,
+                                   const Parallel& parallel, float** rows,
                                    bool* repeated) const {
-  rows->resize(addresses.size());
-  *repeated = false;
-  int64_t marked = 0;
-  Status status;
-  for (; marked < addresses.size(); ++marked) {
-    const Address address = addresses[marked];
-    if (address == kNoRow) {
-      (*rows)[marked] = nullptr;
-      continue;
-    }
-    if (Illegal(address) != nullptr) {
-      status = AddressError(address, marked);
-      break;
-    }
-    const RowIndex row = RowOf(address);
-    (*rows)[marked] = rows_->Row(row);
-    *repeated |= rows_->TestAndMark(row);
+  FirstError error;
+  parallel.For(addresses.size(), kValidateCost,
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t i = begin; i < end; ++i) {
+                   const Address address = addresses[i];
+                   if (address == kNoRow) {
+                     rows[i] = nullptr;
+                   } else if (Illegal(address) == nullptr) {
+                     rows[i] = rows_->Row(RowOf(address));
+                   } else {
+                     error.Report(i);
+                     return;
+                   }
+                 }
+               });
+  if (error.any()) {
+    return AddressError(addresses[error.position()], error.position());
   }
-  for (int64_t i = 0; i < marked; ++i) {
-    if (addresses[i] != kNoRow) rows_->ClearMarks(RowOf(addresses[i]));
+  bool again = false;
+  for (const Address address : addresses) {
+    if (address != kNoRow) again |= rows_->TestAndMark(RowOf(address));
   }
-  return status;
+  for (const Address address : addresses) {
+    if (address != kNoRow) rows_->ClearMarks(RowOf(address));
+  }
+  *repeated = again;
+  return Status::Ok();
 }
 
 Status TableImpl::EnsureSlots(const SlotLayout& slots) {
@@ -524,39 +602,25 @@ Status TableImpl::Apply(Span<const Address> addresses, const float* gradients,
   }
   UniqueLock row_content(rows_lock_);
   const int dim = options_.dim;
-  std::vector<float*> rows;
+  std::vector<float*>& rows = ThreadRows();
+  rows.resize(addresses.size());
   bool repeated = false;
-  const Status status = ResolveForUpdate(addresses, &rows, &repeated);
+  const Status status =
+      ResolveForUpdate(addresses, parallel, rows.data(), &repeated);
   if (!status.ok()) return status;
   const int64_t step =
       update_count_.fetch_add(1, std::memory_order_relaxed) + 1;
 
-  std::vector<float> summed;
+  std::vector<float> sums;
   if (repeated) {
-    // Positions by row, each row's in their order; its first takes the sum.
-    std::vector<uint32_t> order(rows.size());
-    for (size_t i = 0; i < order.size(); ++i) {
-      order[i] = static_cast<uint32_t>(i);
-    }
-    std::stable_sort(order.begin(), order.end(),
-                     [&](uint32_t a, uint32_t b) { return rows[a] < rows[b]; });
-    summed.assign(gradients, gradients + addresses.size() * dim);
-    size_t first = 0;
-    for (size_t i = 1; i < order.size(); ++i) {
-      if (rows[order[i]] == nullptr || rows[order[i]] != rows[order[first]]) {
-        first = i;
-        continue;
-      }
-      float* to = &summed[static_cast<size_t>(order[first]) * dim];
-      const float* from = gradients + static_cast<int64_t>(order[i]) * dim;
-      for (int j = 0; j < dim; ++j) to[j] += from[j];
-      rows[order[i]] = nullptr;
-    }
-    gradients = summed.data();
+    SumRepeated(addresses, gradients, dim, &rows, &sums);
+    gradients = sums.data();
   }
-  parallel.For(addresses.size(), cost_per_row, [&](int64_t begin, int64_t end) {
-    update(rows.data() + begin, gradients + begin * dim, end - begin, step);
-  });
+  parallel.For(static_cast<int64_t>(rows.size()), cost_per_row,
+               [&](int64_t begin, int64_t end) {
+                 update(rows.data() + begin, gradients + begin * dim,
+                        end - begin, step);
+               });
   return Status::Ok();
 }
 
@@ -601,6 +665,8 @@ Status TableImpl::Export(
   }
   SharedLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
+  // Training stands still, so that all is of one instant.
+  UniqueLock inserts(inserts_lock_);
   SharedLock row_content(rows_lock_);
   const int64_t stride = rows_->stride();
   std::vector<Key> keys;

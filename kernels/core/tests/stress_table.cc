@@ -23,7 +23,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kDim = 20;
+constexpr int kDim = 6;
 constexpr Key kUniverse = 60000;
 constexpr float kInitial = 0.5f;
 
@@ -81,7 +81,7 @@ class Stress {
                           std::chrono::duration<double>(duration_);
     const int64_t window = std::min<int64_t>(
         kUniverse, 100 + static_cast<int64_t>(passed * kUniverse));
-    std::vector<int64_t> batch(Below(rng, 4) == 0 ? 2500 + Below(rng, 1000)
+    std::vector<int64_t> batch(Below(rng, 8) == 0 ? 2500 + Below(rng, 1000)
                                                   : Below(rng, 300));
     for (int64_t& i : batch) i = Below(rng, window);
     return batch;

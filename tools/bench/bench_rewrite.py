@@ -1,0 +1,139 @@
+"""Rewriting a synthetic training graph, beside what TensorFlow's own tools take on the same graph.
+
+Each feature slices its ids from the batch, hashes them, looks up a table and goes through a small
+dense layer; all is differentiated and updated. 2,600 lookups give about 100,000 nodes.
+
+    bench_rewrite.py [--lookups 260,820,2600,5700] [--peers]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import time
+from collections.abc import Callable
+
+import numpy as np
+from harness import environment
+
+import networkx
+import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
+from tensorflow.python.grappler import tf_optimizer
+
+from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.optimizers import gradient_descent_by_addr
+from mx_rec.passes import PassManager, default_pipeline, report_text
+from mx_rec.util.initialize import init, terminate_config_initializer
+
+tf1 = tf.compat.v1
+tf1.disable_eager_execution()
+LOOKUPS_PER_TABLE = 10
+
+
+def build(lookups: int) -> tuple[tf.Graph, str, str]:
+    """The graph, the name of its training operation and of its initializer."""
+    terminate_config_initializer()
+    init(use_dynamic_expansion=True)
+    graph = tf.Graph()
+    with graph.as_default():
+        data = tf.data.Dataset.from_tensors(
+            {"ids": np.zeros([16, lookups], np.int64), "y": np.zeros([16], np.float32)}
+        )
+        iterator = tf1.data.make_initializable_iterator(data)
+        batch = iterator.get_next()
+        zeros = tf1.zeros_initializer()
+        tables = [create_table(tf.int64, 8, f"table{t}", zeros) for t in range(-(-lookups // LOOKUPS_PER_TABLE))]
+        outputs = []
+        for f in range(lookups):
+            key = tf.bitwise.bitwise_xor(batch["ids"][:, f], f)
+            rows = sparse_lookup(tables[f // LOOKUPS_PER_TABLE], key, name=f"feature{f}")
+            outputs.append(tf.reduce_sum(rows, 1))
+        towers = [tf.add_n(outputs[k : k + 50]) for k in range(0, lookups, 50)]
+        loss = tf.reduce_mean(tf.square(tf.add_n(towers) - batch["y"]))
+        gradients = tf.gradients(loss, tf1.get_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB))
+        addresses = tf1.get_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET)
+        optimizer = gradient_descent_by_addr.create_hash_optimizer_by_addr(0.1)
+        step = optimizer.apply_gradients(list(zip(gradients, addresses)), name="train")
+    return graph, step.name, iterator.initializer.name
+
+
+def timed(run: Callable[[], object], repeats: int) -> float:
+    """Median seconds."""
+    values = []
+    for _ in range(repeats):
+        gc.collect()
+        start = time.perf_counter()
+        run()
+        values.append(time.perf_counter() - start)
+    return float(np.median(values))
+
+
+def grappler_pruning(graph: tf.Graph, fetch: str) -> Callable[[], object]:
+    config = config_pb2.ConfigProto()
+    options = config.graph_options.rewrite_options
+    options.min_graph_nodes = -1
+    options.optimizers[:] = ["pruning"]
+    options.meta_optimizer_iterations = rewriter_config_pb2.RewriterConfig.ONE
+    meta = tf1.train.export_meta_graph(graph=graph, clear_extraneous_savers=True)
+    meta.collection_def.clear()
+    meta.collection_def["train_op"].node_list.value.append(fetch)
+    return lambda: tf_optimizer.OptimizeGraph(config, meta, verbose=False)
+
+
+def to_networkx(graph_def: tf1.GraphDef) -> networkx.DiGraph:
+    digraph = networkx.DiGraph()
+    for node in graph_def.node:
+        digraph.add_node(node.name)
+        for name in node.input:
+            digraph.add_edge(name.lstrip("^").split(":")[0], node.name)
+    return digraph
+
+
+def import_new(graph_def: tf1.GraphDef) -> None:
+    with tf.Graph().as_default():
+        tf.import_graph_def(graph_def, name="")
+
+
+def measure(lookups: int, with_peers: bool, repeats: int) -> list[tuple[str, int, float]]:
+    graph, step, initializer = build(lookups)
+    graph_def = graph.as_graph_def()
+    nodes = len(graph_def.node)
+    manager = PassManager(default_pipeline())
+    result = manager.run(graph_def)
+    assert result.modified
+    assert not any(report.refusals for report in result.reports)
+    rows = [("mx_rec, whole pipeline", nodes, timed(lambda: manager.run(graph_def), repeats))]
+    print(report_text(result.reports, with_times=True))
+    raw = graph_def.SerializeToString()
+    rows.append(
+        ("parse and serialize", nodes, timed(lambda: tf1.GraphDef.FromString(raw).SerializeToString(), repeats))
+    )
+    rows.append(("networkx DiGraph", nodes, timed(lambda: to_networkx(graph_def), repeats)))
+    if with_peers:
+        fetches = [step, initializer]
+        extract = tf1.graph_util.extract_sub_graph
+        rows.append(("extract_sub_graph", nodes, timed(lambda: extract(graph_def, fetches), 1)))
+        rows.append(("Grappler, pruning alone", nodes, timed(grappler_pruning(graph, step), 1)))
+        rows.append(("import_graph_def", nodes, timed(lambda: import_new(graph_def), 1)))
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lookups", default="260,820,2600,5700")
+    parser.add_argument("--peers", action="store_true", help="also TensorFlow's own tools (slow)")
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    print(environment() + "\n")
+    rows = []
+    for lookups in map(int, args.lookups.split(",")):
+        rows += [(lookups, *row) for row in measure(lookups, args.peers, args.repeats)]
+    print("| lookups | nodes | what | s | us/node |\n|---|---|---|---|---|")
+    for lookups, what, nodes, seconds in rows:
+        print(f"| {lookups:,} | {nodes:,} | {what} | {seconds:.2f} | {seconds / nodes * 1e6:.1f} |")
+
+
+if __name__ == "__main__":
+    main()
