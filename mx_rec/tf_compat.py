@@ -7,12 +7,17 @@ from typing import Any, Optional
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
-from tensorflow.python.framework import op_def_registry
+from tensorflow.python.framework import op_def_registry, ops
 
 
 def registered_op_def(op: str) -> Optional[Any]:
     """The `OpDef` the running TensorFlow has for an op type, or `None`."""
     return op_def_registry.get(op)
+
+
+def collection_proto_type(name: str) -> Optional[Any]:
+    """The message class that a collection's members are stored as in a MetaGraphDef, or `None`."""
+    return ops.get_collection_proto_type(name)
 
 
 def update_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Optional
+from typing import ClassVar
 
 from mx_rec.constants.constants import ATTR_LOOKUP
 from mx_rec.graph.iterators import GET_NEXT, IteratorInfo, Obstacle, iterator_of
@@ -51,18 +51,18 @@ class Lookup:
     side: str
     find_node: str
     table_node: str
-    unique_node: Optional[str]
-    entrance: Optional[str]
-    gather_node: Optional[str]
+    unique_node: str | None
+    entrance: str | None
+    gather_node: str | None
     restore_gathers: tuple[str, ...]
-    ids: Optional[TensorRef]
-    get_next: Optional[str]
-    iterator: Optional[str]
+    ids: TensorRef | None
+    get_next: str | None
+    iterator: str | None
     iterator_kind: str
     initializers: tuple[str, ...]
     is_trained: bool
     is_moved: bool
-    obstacle: Optional[Obstacle]
+    obstacle: Obstacle | None
 
     @property
     def reason(self) -> str:
@@ -86,6 +86,7 @@ class FindLookups(Pass):
     name: ClassVar[str] = "find_lookups"
 
     def run(self, view: GraphView) -> PassOutcome:
+        """See `Pass.run`."""
         lookups = find_lookups(view)
         by_table = Counter((lookup.table_name, lookup.side) for lookup in lookups)
         notes = [f"table {table!r}: {count} {side} lookups" for (table, side), count in sorted(by_table.items())]
@@ -147,17 +148,22 @@ def _lookup(view: GraphView, find: Node) -> Lookup:
     )
 
 
-def _entrance(view: GraphView, unique: Optional[Node]) -> Optional[Node]:
+def _entrance(view: GraphView, unique: Node | None) -> Node | None:
     source = view.producer(unique, 0) if unique else None
     return source if source is not None and source.op == "Identity" else None
 
 
-def _gathers(view: GraphView, find: Node) -> tuple[Optional[Node], tuple[str, ...]]:
+def _gathers(view: GraphView, find: Node) -> tuple[Node | None, tuple[str, ...]]:
     for use in view.consumers(TensorRef(find.name, 0)):
         gather = view.node(use.node)
         if gather.op == OP_GATHER:
             return gather, tuple(_restores(view, gather))
     return None, ()
+
+
+def restore_gathers(view: GraphView) -> list[str]:
+    """The GatherV2 nodes that spread the rows of any lookup over its batch."""
+    return [name for gather in view.nodes_of(OP_GATHER) for name in _restores(view, gather)]
 
 
 def _restores(view: GraphView, gather: Node) -> Iterator[str]:
@@ -174,7 +180,7 @@ def _is_stopped(view: GraphView, restores: tuple[str, ...]) -> bool:
 
 def _batch(
     view: GraphView, find: Node, table: Node, keys: Node
-) -> tuple[Optional[str], Optional[IteratorInfo], Optional[Obstacle]]:
+) -> tuple[str | None, IteratorInfo | None, Obstacle | None]:
     """(get_next, its iterator, why the lookup cannot be moved)."""
     if keys.op == GET_NEXT:
         return keys.name, iterator_of(view, keys.name), None
@@ -184,7 +190,11 @@ def _batch(
     get_next = origin.get_nexts[0]
     iterator = iterator_of(view, get_next)
     if keys.op != OP_UNIQUE:
-        return get_next, iterator, Obstacle(keys.name, f"op {keys.op!r} gives the keys; expected {OP_UNIQUE!r}")
+        return (
+            get_next,
+            iterator,
+            Obstacle(keys.name, f"op {keys.op!r} gives the keys; expected {OP_UNIQUE!r}"),
+        )
     if table.op != OP_TABLE:
         reason = f"op {table.op!r} gives the table handle; expected {OP_TABLE!r}"
         return get_next, iterator, origin.obstacle or Obstacle(table.name, reason)

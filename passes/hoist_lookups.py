@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Optional
+from typing import ClassVar
 
 from mx_rec.graph import marks
 from mx_rec.graph.attrs import (
@@ -79,6 +79,7 @@ class HoistLookups(Pass):
                 raise ValueError(f"{option} is {value!r}; expected an integer of at least 1")
 
     def run(self, view: GraphView) -> PassOutcome:
+        """See `Pass.run`."""
         edits = EditSet(author=self.name)
         refusals = [Refusal(*obstacle) for obstacle in function_lookups(view)]
         notes: list[str] = []
@@ -102,13 +103,13 @@ class HoistLookups(Pass):
         return PassOutcome(edits, notes, refusals)
 
 
-def _refusal(lookup: Lookup, obstacle: Optional[Obstacle]) -> Refusal:
+def _refusal(lookup: Lookup, obstacle: Obstacle | None) -> Refusal:
     if obstacle is None:
         return Refusal(lookup.find_node, f"lookup {lookup.name!r} stays at the step: its iterator is not known")
     return Refusal(obstacle.node, f"{obstacle.reason} (lookup {lookup.name!r} stays at the step)")
 
 
-def _table_obstacle(view: GraphView, lookup: Lookup) -> Optional[Obstacle]:
+def _table_obstacle(view: GraphView, lookup: Lookup) -> Obstacle | None:
     """Why the dataset function cannot have the lookup's table."""
     iterator = iterator_info(view, lookup.iterator or "")
     table = view.node(lookup.table_node)
@@ -117,9 +118,9 @@ def _table_obstacle(view: GraphView, lookup: Lookup) -> Optional[Obstacle]:
         if nameless:
             return Obstacle(nameless[0].name, "has no shared_name, so a one-shot iterator cannot reach the same table")
         return None
-    home = _task(view.node(iterator.makers[0]).device)
-    if home != _task(table.device):
-        return Obstacle(table.name, f"is placed on {table.device!r}, which the iterator on {home!r} cannot reach")
+    home, place = _task(view.node(iterator.makers[0]).device), _task(table.device)
+    if home and place and home != place:
+        return Obstacle(table.name, f"is placed on {place!r}, which a dataset function on {home!r} cannot reach")
     return None
 
 
@@ -161,7 +162,7 @@ class _IteratorHoist:
         self._function = view.unique_name(f"mx_rec_look_ahead_{sanitized(self._iterator.node)}")
         self._builder = FunctionBuilder(view, self._function)
         self._types: list[int] = []
-        self._shapes: list[Optional[Shape]] = []
+        self._shapes: list[Shape | None] = []
         self._components: dict[str, int] = {}  # what the function returns, to its place in the element
         is_train_only = not has_other_readers and all(lookup.side == TRAIN for lookup in lookups)
         has_one_dataset = self._iterator.kind == "one_shot" or len(self._iterator.makers) == 1
@@ -191,7 +192,7 @@ class _IteratorHoist:
         for index, dtype in enumerate(first.types_attr("output_types")):
             stands_for = [TensorRef(name, index) for name in get_nexts]
             argument = self._builder.add_argument(f"component_{index}", dtype, stands_for)
-            self._give(argument, dtype, shapes[index] if index < len(shapes) else None, is_new=True)
+            self._give(argument, dtype, shapes[index] if index < len(shapes) else None)
 
     def _capture(self) -> list[TensorRef]:
         """Tables that the function reads, as further arguments."""
@@ -209,7 +210,10 @@ class _IteratorHoist:
             table, keys = (self._builder.ref(ref) for ref in self._view.node(lookup.find_node).inputs[:2])
             if (table, keys) not in calls:
                 calls[table, keys] = self._builder.call(
-                    OP_LOOK_AHEAD, f"look_ahead_{lookup.name}", [table, keys], {"reserve": attr_bool(self._reserve)}
+                    OP_LOOK_AHEAD,
+                    f"look_ahead_{lookup.name}",
+                    [table, keys],
+                    {"reserve": attr_bool(self._reserve)},
                 )
             component = self._give(f"{calls[table, keys]}:hints:0", DT_INT64, known_shape([None]))
             given.append((lookup.find_node, lookup.get_next or "", component))
@@ -236,12 +240,14 @@ class _IteratorHoist:
                 if dtype is not None and dtype not in (DT_RESOURCE, DT_VARIANT) and not is_ref(dtype):
                     yield tensor, dtype
 
-    def _give(self, ref: str, dtype: int, shape: Optional[Shape], *, is_new: bool = False) -> int:
-        """Return `ref` from the function; its place in the element."""
-        if ref in self._components and not is_new:
-            return self._components[ref]
+    def _give(self, ref: str, dtype: int, shape: Shape | None) -> int:
+        """Return `ref` from the function, if it is not returned yet; its place in the element."""
+        if ref not in self._components:
+            self._components[ref] = self._append(ref, dtype, shape)
+        return self._components[ref]
+
+    def _append(self, ref: str, dtype: int, shape: Shape | None) -> int:
         index = len(self._types)
-        self._components.setdefault(ref, index)
         self._builder.add_output(f"output_{index}", ref, dtype)
         self._types.append(dtype)
         self._shapes.append(shape)

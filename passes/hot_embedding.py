@@ -11,7 +11,7 @@ from mx_rec.graph.marks import OP_IMPL_MODE
 from mx_rec.graph.op_impl_mode import HIGH_PERFORMANCE
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome
-from mx_rec.passes.find_lookups import find_lookups
+from mx_rec.passes.find_lookups import restore_gathers
 
 _RESTORE_OP = "GatherV2"
 
@@ -39,16 +39,17 @@ class HotEmbedding(Pass):
     modes: tuple[tuple[str, str], ...] = ((_RESTORE_OP, HIGH_PERFORMANCE),)
 
     def run(self, view: GraphView) -> PassOutcome:
+        """See `Pass.run`."""
         modes = dict(self.modes)
         notes = [f"op_impl_mode of {op!r} is not used: only {_RESTORE_OP} is" for op in modes if op != _RESTORE_OP]
         mode = modes.get(_RESTORE_OP)
         if mode is None:
             return PassOutcome(notes=notes)
         edits = EditSet()
-        for lookup in find_lookups(view):
-            for name in lookup.restore_gathers:
-                if view.node(name).str_attr(OP_IMPL_MODE) != mode:
-                    edits.set_attr(name, OP_IMPL_MODE, attr_bytes(mode))
+        value = attr_bytes(mode)
+        for name in restore_gathers(view):
+            if view.node(name).str_attr(OP_IMPL_MODE) != mode:
+                edits.set_attr(name, OP_IMPL_MODE, value)
         if edits:
             notes.append(f"{len(edits)} gathers set to {mode!r}")
         return PassOutcome(edits, notes)

@@ -37,6 +37,7 @@ class InsertCollections(Pass):
     name: ClassVar[str] = "insert_collections"
 
     def run(self, view: GraphView) -> PassOutcome:
+        """See `Pass.run`."""
         edits = EditSet()
         marked = 0
         members: dict[str, dict[str, None]] = {}

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from mx_rec.errors import GraphRewriteError
 from mx_rec.graph.edits import EditSet
@@ -61,7 +61,7 @@ class PipelineResult:
     modified: bool
 
 
-class PassFailed(GraphRewriteError):
+class PassFailed(GraphRewriteError):  # noqa: N818 - says what happened
     """A pass failed, or left a broken graph. The input graph is as it was.
 
     Attributes:
@@ -88,11 +88,11 @@ class PassManager:
         dump_dir: where to write the canonical text of the graph before the first and after every pass.
     """
 
-    def __init__(self, passes: Sequence[Pass], dump_dir: Optional[Path] = None) -> None:
+    def __init__(self, passes: Sequence[Pass], dump_dir: Path | None = None) -> None:
         self._passes = tuple(passes)
         self._dump_dir = None if dump_dir is None else Path(dump_dir)
 
-    def run(self, graph_def: GraphDef, shapes: Optional[ShapeProvider] = None) -> PipelineResult:
+    def run(self, graph_def: GraphDef, shapes: ShapeProvider | None = None) -> PipelineResult:
         """Run the passes on a graph, which is not changed.
 
         Args:
@@ -105,7 +105,7 @@ class PassManager:
         with _collector_paused():
             return self._run(graph_def, shapes)
 
-    def _run(self, graph_def: GraphDef, shapes: Optional[ShapeProvider]) -> PipelineResult:
+    def _run(self, graph_def: GraphDef, shapes: ShapeProvider | None) -> PipelineResult:
         reports: list[PassReport] = []
         view = self._verified_input(graph_def, shapes)
         self._dump(view, 0, "input")
@@ -117,7 +117,7 @@ class PassManager:
             self._dump(view, number, step.name)
         return PipelineResult(view.to_graph_def(), edits, tuple(reports), any(r.modified for r in reports))
 
-    def _verified_input(self, graph_def: GraphDef, shapes: Optional[ShapeProvider]) -> GraphView:
+    def _verified_input(self, graph_def: GraphDef, shapes: ShapeProvider | None) -> GraphView:
         try:
             view = GraphView(graph_def, shapes)
             verify(view)

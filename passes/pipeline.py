@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Optional
 
 from mx_rec.passes.base import Pass
 from mx_rec.passes.find_lookups import FindLookups
@@ -15,8 +14,7 @@ from mx_rec.passes.prune import Prune
 from mx_rec.passes.swap_iterators import SwapIterators
 
 PASSES: Mapping[str, type[Pass]] = {
-    step.name: step
-    for step in (FindLookups, InsertCollections, HoistLookups, SwapIterators, HotEmbedding, Prune)
+    step.name: step for step in (FindLookups, InsertCollections, HoistLookups, SwapIterators, HotEmbedding, Prune)
 }
 
 
@@ -36,12 +34,12 @@ class PipelineOptions:
     prefetch: int = 1
     parallel_calls: int = 1
     hot_embedding: bool = True
-    op_impl_mode: Optional[Mapping[str, str]] = None
+    op_impl_mode: Mapping[str, str] | None = None
     prune: bool = True
     keep: frozenset[str] = field(default_factory=frozenset)
 
 
-def default_pipeline(options: Optional[PipelineOptions] = None) -> list[Pass]:
+def default_pipeline(options: PipelineOptions | None = None) -> list[Pass]:
     """The rewrite, in order."""
     options = options or PipelineOptions()
     passes: list[Pass] = [

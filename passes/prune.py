@@ -39,6 +39,7 @@ class Prune(Pass):
     keep: frozenset[str] = field(default_factory=frozenset)
 
     def run(self, view: GraphView) -> PassOutcome:
+        """See `Pass.run`."""
         candidates = [
             name
             for node in view.nodes_of("IteratorV2", "Iterator", "OneShotIterator")

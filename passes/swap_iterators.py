@@ -55,6 +55,7 @@ class SwapIterators(Pass):
     name: ClassVar[str] = "swap_iterators"
 
     def run(self, view: GraphView) -> PassOutcome:
+        """See `Pass.run`."""
         edits = EditSet(author=self.name)
         hoisted = [n for n in view.nodes_of("IteratorV2", "Iterator", ONE_SHOT) if n.has_attr(marks.HOIST_TYPES)]
         names = {

@@ -74,11 +74,7 @@ def test_layers(module, path):
     layer = _layer(module)
     names = {name for _, name in ((None, n) for n in _imports(path))}
     known = {name for name, _ in _modules()}
-    wrong = {
-        name
-        for name in names & known
-        if name != "mx_rec" and _layer(name) not in MAY_IMPORT[layer]
-    }
+    wrong = {name for name in names & known if name != "mx_rec" and _layer(name) not in MAY_IMPORT[layer]}
     assert not wrong, f"{module} ({layer}) must not import {sorted(wrong)}"
 
 

@@ -43,8 +43,7 @@ class ApplyLazyAdamOp : public OpKernel {
                                        &params.learning_rate));
     OP_REQUIRES_OK(context, ReadScalar(context, 4, "beta1", &params.beta1));
     OP_REQUIRES_OK(context, ReadScalar(context, 5, "beta2", &params.beta2));
-    OP_REQUIRES_OK(context,
-                   ReadScalar(context, 6, "epsilon", &params.epsilon));
+    OP_REQUIRES_OK(context, ReadScalar(context, 6, "epsilon", &params.epsilon));
     OP_REQUIRES_OK(context, ToTf(inputs.table->table().ApplyLazyAdam(
                                 inputs.addresses, inputs.gradients, params,
                                 TfParallel(context))));

@@ -40,10 +40,10 @@ class FindOp : public OpKernel {
     tensorflow::Tensor* addresses = nullptr;
     OP_REQUIRES_OK(context,
                    context->allocate_output(0, keys.shape(), &addresses));
-    OP_REQUIRES_OK(
-        context, ToTf(table->table().Find(
-                     InputSpan<int64_t>(keys), InputSpan<int64_t>(hints),
-                     OutputSpan<int64_t>(addresses), TfParallel(context))));
+    OP_REQUIRES_OK(context,
+                   ToTf(table->table().Find(
+                       InputSpan<int64_t>(keys), InputSpan<int64_t>(hints),
+                       OutputSpan<int64_t>(addresses), TfParallel(context))));
   }
 };
 

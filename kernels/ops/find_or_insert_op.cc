@@ -46,11 +46,10 @@ class FindOrInsertOp : public OpKernel {
     OP_REQUIRES_OK(context,
                    context->allocate_output(0, keys.shape(), &addresses));
     OP_REQUIRES_OK(
-        context,
-        ToTf(table->table().FindOrInsert(
-            InputSpan<int64_t>(keys), InputSpan<int64_t>(hints),
-            InputSpan<int32_t>(counts), OutputSpan<int64_t>(addresses),
-            TfParallel(context))));
+        context, ToTf(table->table().FindOrInsert(
+                     InputSpan<int64_t>(keys), InputSpan<int64_t>(hints),
+                     InputSpan<int32_t>(counts), OutputSpan<int64_t>(addresses),
+                     TfParallel(context))));
   }
 };
 

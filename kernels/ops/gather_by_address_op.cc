@@ -57,15 +57,15 @@ class GatherByAddressOp : public OpKernel {
                     table_dim, ", but node ", name(), " expects ", dim_));
     tensorflow::Tensor* embeddings = nullptr;
     OP_REQUIRES_OK(context,
-                   context->allocate_output(
-                       0, {addresses.NumElements(), dim_}, &embeddings));
+                   context->allocate_output(0, {addresses.NumElements(), dim_},
+                                            &embeddings));
     const float* row = default_row.NumElements() == 0
                            ? nullptr
                            : default_row.flat<float>().data();
-    OP_REQUIRES_OK(context, ToTf(table->table().Gather(
-                                InputSpan<int64_t>(addresses), row,
-                                embeddings->flat<float>().data(),
-                                TfParallel(context))));
+    OP_REQUIRES_OK(
+        context, ToTf(table->table().Gather(InputSpan<int64_t>(addresses), row,
+                                            embeddings->flat<float>().data(),
+                                            TfParallel(context))));
   }
 
  private:

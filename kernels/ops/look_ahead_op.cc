@@ -39,10 +39,10 @@ class LookAheadOp : public OpKernel {
     OP_REQUIRES_OK(context, CheckVector(keys, "keys"));
     tensorflow::Tensor* hints = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, keys.shape(), &hints));
-    OP_REQUIRES_OK(context, ToTf(table->table().LookAhead(
-                                InputSpan<int64_t>(keys), reserve_,
-                                OutputSpan<int64_t>(hints),
-                                TfParallel(context))));
+    OP_REQUIRES_OK(context,
+                   ToTf(table->table().LookAhead(
+                       InputSpan<int64_t>(keys), reserve_,
+                       OutputSpan<int64_t>(hints), TfParallel(context))));
   }
 
  private:

@@ -35,8 +35,8 @@ inline tensorflow::Status ApplyByAddressShape(InferenceContext* c) {
   if (!merged.ok()) {
     return tensorflow::errors::InvalidArgument(
         "gradient rows must equal address rows: got ",
-        c->DebugString(gradients), " gradients for ",
-        c->DebugString(addresses), " addresses");
+        c->DebugString(gradients), " gradients for ", c->DebugString(addresses),
+        " addresses");
   }
   for (int i = 3; i < c->num_inputs(); ++i) {
     ShapeHandle scalar;

@@ -31,8 +31,8 @@ class TableCapacityOp : public OpKernel {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("MxRecTableCapacity").Device(tensorflow::DEVICE_CPU),
-                        TableCapacityOp);
+REGISTER_KERNEL_BUILDER(
+    Name("MxRecTableCapacity").Device(tensorflow::DEVICE_CPU), TableCapacityOp);
 
 }  // namespace
 }  // namespace mxrec_ops

@@ -55,12 +55,11 @@ class TableOp : public OpKernel {
         container_.empty() ? context->resource_manager()->default_container()
                            : container_;
     TableResource* resource = nullptr;
-    OP_REQUIRES_OK(context,
-                   context->resource_manager()->LookupOrCreate<TableResource>(
-                       container, shared_name_, &resource,
-                       [this](TableResource** created) {
-                         return Create(created);
-                       }));
+    OP_REQUIRES_OK(
+        context,
+        context->resource_manager()->LookupOrCreate<TableResource>(
+            container, shared_name_, &resource,
+            [this](TableResource** created) { return Create(created); }));
     tensorflow::core::ScopedUnref unref(resource);
     OP_REQUIRES_OK(context, CheckSame(resource->table().options()));
     tensorflow::Tensor* handle = nullptr;
@@ -81,8 +80,7 @@ class TableOp : public OpKernel {
     TF_RETURN_IF_ERROR(context->GetAttr("initializer", &kind));
     TF_RETURN_IF_ERROR(context->GetAttr("initializer_a", &a));
     TF_RETURN_IF_ERROR(context->GetAttr("initializer_b", &b));
-    TF_RETURN_IF_ERROR(
-        context->GetAttr("initializer_scale", &options->scale));
+    TF_RETURN_IF_ERROR(context->GetAttr("initializer_scale", &options->scale));
     TF_RETURN_IF_ERROR(context->GetAttr("seed", &seed));
     TF_RETURN_IF_ERROR(context->GetAttr("initializer_pool", &pool));
     options->a = a;

@@ -44,8 +44,7 @@ class UniqueOp : public OpKernel {
                     "ids must have at most ", INT32_MAX, " elements, got ",
                     ids.NumElements()));
     tensorflow::Tensor* restore = nullptr;
-    OP_REQUIRES_OK(context,
-                   context->allocate_output(1, ids.shape(), &restore));
+    OP_REQUIRES_OK(context, context->allocate_output(1, ids.shape(), &restore));
     std::vector<mxrec::Key> keys;
     std::vector<int32_t> counts;
     mxrec::Unique<T>(InputSpan<T>(ids), &keys, restore->flat<int32_t>().data(),
@@ -56,8 +55,7 @@ class UniqueOp : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(0, {n}, &keys_out));
     OP_REQUIRES_OK(context, context->allocate_output(2, {n}, &counts_out));
     std::copy(keys.begin(), keys.end(), keys_out->flat<int64_t>().data());
-    std::copy(counts.begin(), counts.end(),
-              counts_out->flat<int32_t>().data());
+    std::copy(counts.begin(), counts.end(), counts_out->flat<int32_t>().data());
   }
 };
 

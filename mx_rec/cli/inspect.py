@@ -51,9 +51,7 @@ def _show(summary: Summary, title: str) -> None:
     )
     for note in summary.notes:
         console.print(note, markup=False, soft_wrap=True)
-    _show_rows(
-        "Tables", ("table", "dim", "initializer", "train lookups", "eval lookups"), _table_rows(summary)
-    )
+    _show_rows("Tables", ("table", "dim", "initializer", "train lookups", "eval lookups"), _table_rows(summary))
     _show_rows("Lookups", ("lookup", "table", "side", "ids", "iterator", "state"), _lookup_rows(summary))
     _show_rows("Iterators", ("iterator", "kind", "datasets", "batches"), _iterator_rows(summary))
     _show_rows("Largest constants", ("constant", "dtype", "shape", "bytes"), _constant_rows(summary))

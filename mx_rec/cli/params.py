@@ -27,9 +27,7 @@ class NameList(click.ParamType):
 
     name = "names"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         """The names in their order."""
         if isinstance(value, tuple):
             return value

@@ -88,12 +88,8 @@ class RewriteOptions:
     metavar="N",
     help="Batches prepared at the same time.",
 )
-@click.option(
-    "--no-hot-embedding", "hot_embedding", flag_value=False, default=True, help="Leave out hot_embedding."
-)
-@click.option(
-    "--op-impl-mode", metavar="FILE", help="An op_impl_mode.ini (lines like GatherV2=high_performance)."
-)
+@click.option("--no-hot-embedding", "hot_embedding", flag_value=False, default=True, help="Leave out hot_embedding.")
+@click.option("--op-impl-mode", metavar="FILE", help="An op_impl_mode.ini (lines like GatherV2=high_performance).")
 @click.option("--keep", multiple=True, metavar="NODE", help="Never remove this node; may be repeated.")
 def rewrite_command(source: str, target: str, **options: Any) -> None:
     """Moves the id-to-address work of each lookup in IN into the dataset that feeds it, and writes OUT.
@@ -181,13 +177,9 @@ def _run(loaded: LoadedGraph, passes: Sequence[Pass], dump_dir: str | None) -> P
         return PassManager(passes, directory).run(loaded.graph_def)
     except PassFailed as error:
         node = f" at node '{error.node}'" if error.node else ""
-        raise RewriteRefused(
-            f"pass {error.pass_name} failed{node}: {error.reason}; nothing was written"
-        ) from error
+        raise RewriteRefused(f"pass {error.pass_name} failed{node}: {error.reason}; nothing was written") from error
     except OSError as error:
-        raise UnusableFile(
-            f"--dump-dir: cannot write '{error.filename or dump_dir}': {error.strerror}"
-        ) from error
+        raise UnusableFile(f"--dump-dir: cannot write '{error.filename or dump_dir}': {error.strerror}") from error
 
 
 def _report(result: PipelineResult, options: RewriteOptions) -> str:
@@ -207,6 +199,4 @@ def _stop_if_refused(result: PipelineResult, options: RewriteOptions) -> None:
 
 def _refusal_message(name: str, refusal: Refusal, others: int) -> str:
     more = f" (and {others} more refusals)" if others else ""
-    return (
-        f"pass {name} refused node '{refusal.node}': {refusal.reason}{more}; nothing was written (--strict)"
-    )
+    return f"pass {name} refused node '{refusal.node}': {refusal.reason}{more}; nothing was written (--strict)"

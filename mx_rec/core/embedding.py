@@ -96,8 +96,7 @@ def create_table(
         )
     if not config.use_dynamic_expansion:
         raise NotImplementedError(
-            f"table {name!r}: tables of fixed capacity are not available yet; "
-            "use init(use_dynamic_expansion=True)"
+            f"table {name!r}: tables of fixed capacity are not available yet; use init(use_dynamic_expansion=True)"
         )
     if key_dtype not in _ID_DTYPES:
         raise ValueError(f"key_dtype must be tf.int64 or tf.int32, got {key_dtype!r}")
@@ -214,9 +213,7 @@ def sparse_lookup(
             addresses = ops.find_or_insert(hashtable.handle, keys, no_hints, counts, name="addresses")
         else:
             addresses = ops.find(hashtable.handle, keys, no_hints, name="addresses")
-        embeddings = ops.gather_by_address(
-            hashtable.handle, addresses, hashtable.dim, default_row, name="local_emb"
-        )
+        embeddings = ops.gather_by_address(hashtable.handle, addresses, hashtable.dim, default_row, name="local_emb")
         result = tf.gather(embeddings, restore, axis=0, name="embeddings")
     for node in (entrance, keys, addresses, embeddings, result):
         set_string_attr(node.op, ATTR_LOOKUP, lookup_name)
@@ -251,9 +248,7 @@ def _check_lookup_arguments(
     if not isinstance(table, EmbeddingTable):
         raise TypeError(f"hashtable must be a table made by create_table, got {table!r}")
     if not isinstance(ids, tf.Tensor):
-        raise TypeError(
-            f"table {table.table_name!r}: ids must be a dense integer tf.Tensor, got {type(ids).__name__}"
-        )
+        raise TypeError(f"table {table.table_name!r}: ids must be a dense integer tf.Tensor, got {type(ids).__name__}")
     if ids.dtype not in _ID_DTYPES:
         raise TypeError(f"table {table.table_name!r}: ids must be int64 or int32, got {ids.dtype.name}")
     if ids.dtype != table.key_dtype:
@@ -295,7 +290,5 @@ def _default_row(value: Any, dim: int) -> Optional[np.ndarray]:
         return None
     row = np.asarray(value, np.float32)
     if row.shape not in ((), (1,), (dim,)):
-        raise ValueError(
-            f"serving_default_value must be a number or {dim} numbers, got shape {list(row.shape)}"
-        )
+        raise ValueError(f"serving_default_value must be a number or {dim} numbers, got shape {list(row.shape)}")
     return np.broadcast_to(row, (dim,)).copy()

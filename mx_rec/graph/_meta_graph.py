@@ -9,10 +9,10 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import graph_pb2, op_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
-from tensorflow.python.framework import op_def_registry, ops
 
 from mx_rec.constants.constants import ATTR_COLLECTIONS
 from mx_rec.errors import GraphFileError
+from mx_rec.tf_compat import collection_proto_type, registered_op_def
 
 
 def referenced_nodes(meta_graph: meta_graph_pb2.MetaGraphDef) -> dict[str, str]:
@@ -26,9 +26,7 @@ def referenced_nodes(meta_graph: meta_graph_pb2.MetaGraphDef) -> dict[str, str]:
     return found
 
 
-def with_graph(
-    meta_graph: meta_graph_pb2.MetaGraphDef, graph_def: graph_pb2.GraphDef
-) -> meta_graph_pb2.MetaGraphDef:
+def with_graph(meta_graph: meta_graph_pb2.MetaGraphDef, graph_def: graph_pb2.GraphDef) -> meta_graph_pb2.MetaGraphDef:
     """A copy with another graph; its collections and its list of ops follow the graph."""
     _check_references(meta_graph, graph_def)
     result = meta_graph_pb2.MetaGraphDef()
@@ -52,7 +50,7 @@ def collection_entries(graph_def: graph_pb2.GraphDef) -> Iterator[tuple[str, str
 
 
 def _member(node: Any) -> str:
-    op_def = op_def_registry.get(node.op)
+    op_def = registered_op_def(node.op)
     has_output = op_def is None or len(op_def.output_arg) > 0
     return f"{node.name}:0" if has_output else node.name
 
@@ -98,7 +96,7 @@ def _used_ops(graph_def: graph_pb2.GraphDef) -> set[str]:
 
 
 def _described(name: str) -> op_def_pb2.OpDef | None:
-    registered = op_def_registry.get(name)
+    registered = registered_op_def(name)
     if registered is None:
         return None
     op_def = op_def_pb2.OpDef()
@@ -126,7 +124,7 @@ def _collection_texts(key: str, collection: Any) -> Iterable[str]:
     kind = collection.WhichOneof("kind")
     if kind == "node_list":
         return collection.node_list.value
-    message_type = ops.get_collection_proto_type(key)
+    message_type = collection_proto_type(key)
     if kind != "bytes_list" or message_type is None:
         return ()
     return [text for data in collection.bytes_list.value for text in _message_strings(message_type, data)]

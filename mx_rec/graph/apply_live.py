@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Optional
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
@@ -21,7 +21,7 @@ from mx_rec.graph.view import GraphView, ShapeProvider
 def live_shapes(graph: tf.Graph) -> ShapeProvider:
     """A shape provider that knows what the graph knows: for `GraphView` and `PassManager.run`."""
 
-    def shape(ref: TensorRef) -> Optional[Shape]:
+    def shape(ref: TensorRef) -> Shape | None:
         try:
             return graph.get_tensor_by_name(str(ref)).shape.as_proto()
         except (KeyError, ValueError):
@@ -33,9 +33,10 @@ def live_shapes(graph: tf.Graph) -> ShapeProvider:
 def apply_live(graph: tf.Graph, edits: EditSet) -> None:
     """Apply edits to a graph, all of them or none.
 
-    New nodes and functions are imported, inputs redirected, attributes set, and tensors added to the collections
-    that `_mx_rec_collections` names (an op without outputs is added itself). Removals are ignored, since TensorFlow
-    cannot remove a node: what was to go is edited like the rest and nothing reads it. A session that has run the graph before goes on running it as it was.
+    New nodes and functions are imported, inputs redirected, attributes set, and tensors added to the
+    collections that `_mx_rec_collections` names (an op without outputs is added itself). Removals are ignored,
+    since TensorFlow cannot remove a node: what was to go is edited like the rest and nothing reads it. A
+    session that has run the graph before goes on running it as it was.
 
     Raises:
         GraphRewriteError: an edit does not fit the graph, or the result would be broken. No existing node is
@@ -61,7 +62,7 @@ def apply_live(graph: tf.Graph, edits: EditSet) -> None:
 def _new_graph_def(after: GraphView) -> Any:
     """New nodes and functions as a GraphDef of its own, without control inputs from elsewhere.
 
-    What they read from elsewhere is to be mapped by the importer, which can map tensors but not control inputs.
+    The importer maps the tensors they read from elsewhere; it cannot map control inputs.
     """
     new = set(after.delta.added)
     graph_def = graph_pb2.GraphDef()
@@ -151,7 +152,7 @@ def _change_attrs(op: tf.Operation, old: Node, new: Node, undo: list[Callable[[]
         _put_attr(op, name, value)
 
 
-def _put_attr(op: tf.Operation, name: str, value: Optional[Any]) -> None:
+def _put_attr(op: tf.Operation, name: str, value: Any | None) -> None:
     if value is None:
         tf_compat.clear_attr(op, name)
     else:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Optional
+from typing import Any
 
+import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, tensor_shape_pb2, types_pb2
-from tensorflow.python.framework import tensor_util
 
 AttrValue = Any  # tensorflow.AttrValue; protobuf classes carry no static types
 Shape = Any  # tensorflow.TensorShapeProto
@@ -40,38 +40,43 @@ def base_dtype(dtype: int) -> int:
 
 
 def attr_type(dtype: int) -> AttrValue:
+    """One dtype."""
     return attr_value_pb2.AttrValue(type=dtype)
 
 
 def attr_types(dtypes: Iterable[int]) -> AttrValue:
+    """A list of dtypes."""
     return attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(type=dtypes))
 
 
-def attr_shapes(shapes: Iterable[Optional[Shape]]) -> AttrValue:
+def attr_shapes(shapes: Iterable[Shape | None]) -> AttrValue:
     """A list of shapes; `None` becomes a shape of unknown rank."""
     known = [unknown_shape() if shape is None else shape for shape in shapes]
     return attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(shape=known))
 
 
 def attr_bytes(value: str | bytes) -> AttrValue:
+    """A string."""
     return attr_value_pb2.AttrValue(s=value.encode() if isinstance(value, str) else value)
 
 
 def attr_strings(values: Iterable[str]) -> AttrValue:
-    return attr_value_pb2.AttrValue(
-        list=attr_value_pb2.AttrValue.ListValue(s=[value.encode() for value in values])
-    )
+    """A list of strings."""
+    return attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(s=[value.encode() for value in values]))
 
 
 def attr_ints(values: Iterable[int]) -> AttrValue:
+    """A list of integers."""
     return attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(i=values))
 
 
 def attr_int(value: int) -> AttrValue:
+    """An integer."""
     return attr_value_pb2.AttrValue(i=value)
 
 
 def attr_bool(value: bool) -> AttrValue:
+    """A truth value."""
     return attr_value_pb2.AttrValue(b=value)
 
 
@@ -84,7 +89,7 @@ def attr_func(name: str) -> AttrValue:
 
 def attr_tensor(value: Any, dtype: int) -> AttrValue:
     """A constant tensor."""
-    return attr_value_pb2.AttrValue(tensor=tensor_util.make_tensor_proto(value, dtype=dtype))
+    return attr_value_pb2.AttrValue(tensor=tf.make_tensor_proto(value, dtype=tf.as_dtype(dtype)))
 
 
 def copy_attr(value: AttrValue) -> AttrValue:
@@ -96,14 +101,15 @@ def copy_attr(value: AttrValue) -> AttrValue:
 
 def const_value(value: AttrValue) -> Any:
     """The numpy array of a `tensor` attribute."""
-    return tensor_util.MakeNdarray(value.tensor)
+    return tf.make_ndarray(value.tensor)
 
 
 def unknown_shape() -> Shape:
+    """The shape of which not even the rank is known."""
     return tensor_shape_pb2.TensorShapeProto(unknown_rank=True)
 
 
-def known_shape(dims: Iterable[Optional[int]]) -> Shape:
+def known_shape(dims: Iterable[int | None]) -> Shape:
     """A shape of known rank; a `None` dimension is unknown."""
     shape = tensor_shape_pb2.TensorShapeProto()
     for size in dims:
@@ -111,7 +117,7 @@ def known_shape(dims: Iterable[Optional[int]]) -> Shape:
     return shape
 
 
-def shape_dims(shape: Optional[Shape]) -> Optional[tuple[Optional[int], ...]]:
+def shape_dims(shape: Shape | None) -> tuple[int | None, ...] | None:
     """Dimensions of a shape, `None` for each unknown one; `None` when the rank is unknown."""
     if shape is None or shape.unknown_rank:
         return None

@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2, types_pb2
-from tensorflow.python.framework import op_def_registry, tensor_util
 
 from mx_rec.constants.constants import ATTR_COLLECTIONS, ATTR_GRAPH_TOKEN
+from mx_rec.tf_compat import registered_op_def
 
 DEFAULT_IGNORED_ATTRS = frozenset({"_output_shapes", ATTR_GRAPH_TOKEN})
 
@@ -55,9 +56,7 @@ class CanonicalNode:
         return f"{line} device={self.device}" if self.device else line
 
 
-def canonical_text(
-    graph_def: graph_pb2.GraphDef, *, ignore_attrs: Iterable[str] = DEFAULT_IGNORED_ATTRS
-) -> str:
+def canonical_text(graph_def: graph_pb2.GraphDef, *, ignore_attrs: Iterable[str] = DEFAULT_IGNORED_ATTRS) -> str:
     """Stable text of a GraphDef and its function library.
 
     Args:
@@ -73,9 +72,7 @@ def canonical_text(
     return "\n".join(lines) + "\n"
 
 
-def canonical_node(
-    node: node_def_pb2.NodeDef, *, ignore_attrs: Iterable[str] = DEFAULT_IGNORED_ATTRS
-) -> CanonicalNode:
+def canonical_node(node: node_def_pb2.NodeDef, *, ignore_attrs: Iterable[str] = DEFAULT_IGNORED_ATTRS) -> CanonicalNode:
     """The canonical form of one node."""
     defaults = _default_attrs(node.op)
     attrs = {}
@@ -97,9 +94,7 @@ def function_header(function: function_pb2.FunctionDef, ignored: frozenset[str])
     """The signature and attributes of a function as one line."""
     signature = function.signature
     arguments = ", ".join(_argument_text(item) for item in signature.input_arg)
-    results = ", ".join(
-        f"{_argument_text(item)} = {function.ret.get(item.name, '?')}" for item in signature.output_arg
-    )
+    results = ", ".join(f"{_argument_text(item)} = {function.ret.get(item.name, '?')}" for item in signature.output_arg)
     header = f"function {signature.name}({arguments}) -> ({results})"
     if signature.is_stateful:
         header += " stateful"
@@ -205,7 +200,7 @@ def _dense_array(proto: Any) -> np.ndarray | None:
     if not proto.tensor_content and _element_count(proto.tensor_shape) > _MAX_DENSE_ELEMENTS:
         return None  # A huge constant given by few values: hashing the message is enough.
     try:
-        return tensor_util.MakeNdarray(proto)
+        return tf.make_ndarray(proto)
     except (TypeError, ValueError):
         return None
 
@@ -236,13 +231,13 @@ def _digest(data: bytes) -> str:
 def _default_attrs(op: str) -> dict[str, str]:
     if op.startswith(_OWN_OP_PREFIX):
         return {}
-    op_def = op_def_registry.get(op)
+    op_def = registered_op_def(op)
     return {} if op_def is None else _registered_defaults(op_def.name)
 
 
 @functools.cache
 def _registered_defaults(op: str) -> dict[str, str]:
-    attrs = op_def_registry.get(op).attr
+    attrs = registered_op_def(op).attr
     return {attr.name: attr_text(attr.default_value) for attr in attrs if attr.HasField("default_value")}
 
 

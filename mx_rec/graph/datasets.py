@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Optional
 
 from mx_rec.graph.attrs import (
     DT_INT64,
@@ -24,7 +23,7 @@ class ElementSpec:
     """Flat dtypes and shapes of the elements of a dataset or iterator."""
 
     types: tuple[int, ...]
-    shapes: tuple[Optional[Shape], ...]
+    shapes: tuple[Shape | None, ...]
 
     def attrs(self) -> dict[str, AttrValue]:
         """As the attributes that dataset and iterator ops share."""
@@ -32,6 +31,7 @@ class ElementSpec:
 
 
 def map_op(parallel_calls: int) -> str:
+    """The op that maps a dataset with this many calls at the same time."""
     return "ParallelMapDatasetV2" if parallel_calls > 1 else "MapDataset"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 from mx_rec.errors import GraphRewriteError
 from mx_rec.graph import edits as ed
@@ -34,6 +34,7 @@ class Delta:
 
     @property
     def touched(self) -> frozenset[str]:
+        """Every node that was added, changed or removed."""
         return frozenset((*self.added, *self.changed, *self.removed))
 
 
@@ -45,7 +46,7 @@ class _Changes:
     def __init__(self, node: Node) -> None:
         self.inputs = list(node.inputs)
         self.controls = dict.fromkeys(node.controls)
-        self.attrs: dict[str, Optional[AttrValue]] = dict(node.edited_attrs)
+        self.attrs: dict[str, AttrValue | None] = dict(node.edited_attrs)
         self.rewired = False
 
 

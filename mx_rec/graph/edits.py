@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from tensorflow.core.framework import node_def_pb2
 
@@ -18,41 +18,57 @@ if TYPE_CHECKING:
 
 
 class AddNode(NamedTuple):
+    """Add a node."""
+
     node: Node
 
 
 class AddFunction(NamedTuple):
+    """Add a function to the library."""
+
     function: Any  # FunctionDef
 
 
 class SetInput(NamedTuple):
+    """Make `source` the data input `index` of `node`."""
+
     node: str
-    index: int
+    index: int  # type: ignore[assignment]
     source: TensorRef
 
 
 class AddControlInput(NamedTuple):
+    """Let `node` wait for `source`."""
+
     node: str
     source: str
 
 
 class RemoveControlInput(NamedTuple):
+    """Let `node` no longer wait for `source`."""
+
     node: str
     source: str
 
 
 class SetAttr(NamedTuple):
+    """Set one attribute of `node`."""
+
     node: str
     name: str
     value: AttrValue
 
 
 class ClearAttr(NamedTuple):
+    """Remove one attribute of `node`."""
+
     node: str
     name: str
 
 
 class RemoveNode(NamedTuple):
+    """Remove `node`; what reads it must be removed or redirected too."""
+
     node: str
 
 
@@ -89,7 +105,7 @@ class EditSet:
         name: str,
         op: str,
         inputs: Sequence[TensorRef] = (),
-        attrs: Optional[Mapping[str, AttrValue]] = None,
+        attrs: Mapping[str, AttrValue] | None = None,
         *,
         controls: Sequence[str] = (),
         device: str = "",
@@ -125,9 +141,11 @@ class EditSet:
         self._edits.append(AddControlInput(node, source))
 
     def remove_control_input(self, node: str, source: str) -> None:
+        """Let `node` no longer wait for `source`; it must have waited for it."""
         self._edits.append(RemoveControlInput(node, source))
 
     def set_attr(self, node: str, name: str, value: AttrValue) -> None:
+        """Set one attribute. `value` must not change afterwards."""
         self._edits.append(SetAttr(node, name, value))
 
     def clear_attr(self, node: str, name: str) -> None:
@@ -135,6 +153,7 @@ class EditSet:
         self._edits.append(ClearAttr(node, name))
 
     def remove_node(self, node: str) -> None:
+        """Remove a node; what reads it must be removed or redirected too."""
         self._edits.append(RemoveNode(node))
 
     def redirect(self, view: GraphView, old: TensorRef, new: TensorRef) -> int:

@@ -22,10 +22,10 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import graph_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
-from tensorflow.python.framework import op_def_registry
 
 from mx_rec.errors import GraphFileError
 from mx_rec.graph import _meta_graph, _wire
+from mx_rec.tf_compat import registered_op_def
 
 GraphKind = Literal["graphdef", "graphdef_text", "metagraph", "metagraph_text"]
 
@@ -341,7 +341,7 @@ def _dangling_functions(graph_def: graph_pb2.GraphDef) -> Iterator[tuple[str, st
     for nodes in bodies:
         for node in nodes:
             for name in _function_names(node):
-                if name not in known and op_def_registry.get(name) is None:
+                if name not in known and registered_op_def(name) is None:
                     yield name, node.name
 
 

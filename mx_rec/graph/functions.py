@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Optional
 
 from tensorflow.core.framework import function_pb2
 
 from mx_rec.errors import GraphRewriteError
 from mx_rec.graph.attrs import AttrValue
-from mx_rec.graph.node import Node, TensorRef
-from mx_rec.graph.op_schema import OpSchema
+from mx_rec.graph.node import Node, NodeDef, TensorRef
 from mx_rec.graph.view import FunctionDef, GraphView
 
 _DROPPED_ATTRS = frozenset({"_class", "_output_shapes"})
@@ -32,7 +30,7 @@ class FunctionBuilder:
     return these spellings.
     """
 
-    def __init__(self, view: GraphView, name: str, start: Optional[FunctionDef] = None) -> None:
+    def __init__(self, view: GraphView, name: str, start: FunctionDef | None = None) -> None:
         """Args: the graph nodes are cloned from, the new function's name, a function to begin with a copy of."""
         self._view = view
         self._function = function_pb2.FunctionDef()
@@ -43,7 +41,7 @@ class FunctionBuilder:
         self._taken.update(arg.name for arg in self._function.signature.input_arg)
         self._refs: dict[TensorRef, str] = {}
         self._bodies: dict[str, str] = {}
-        self._equal: dict[Any, str] = {}
+        self._equal: dict[bytes | None, str] = {}
 
     def add_argument(self, hint: str, dtype: int, tensors: Iterable[TensorRef] = ()) -> str:
         """Add an argument that stands for these tensors of the graph."""
@@ -67,18 +65,21 @@ class FunctionBuilder:
         for node in nodes:
             inputs = [self.ref(source) for source in node.inputs]
             controls = [self._control(node, name) for name in node.controls if name not in dropped]
-            self._bodies[node.name] = self._add(node.op, node.name, inputs, controls, _kept_attrs(node))
+            target = self._copy_of(node)
+            for name in [name for name in target.attr if name.startswith(_OWN_PREFIX)]:
+                del target.attr[name]
+            self._bodies[node.name] = self._settle(target, node.name, inputs, controls)
 
-    def call(
-        self, op: str, hint: str, inputs: Sequence[str], attrs: Optional[Mapping[str, AttrValue]] = None
-    ) -> str:
+    def call(self, op: str, hint: str, inputs: Sequence[str], attrs: Mapping[str, AttrValue] | None = None) -> str:
         """Add a node that is not in the graph. Returns its name in the function."""
-        return self._add(op, hint, inputs, [], dict(attrs or {}))
+        target = self._function.node_def.add(op=op)
+        for name, value in (attrs or {}).items():
+            target.attr[name].CopyFrom(value)
+        return self._settle(target, hint, inputs, ())
 
     def copy(self, node: Node) -> str:
         """Add a node without inputs with every attribute of a graph node, so that it reaches the same resource."""
-        attrs = {name: value for name, value in node.attrs().items() if name not in _DROPPED_ATTRS}
-        return self._add(node.op, node.name, [], [], attrs)
+        return self._settle(self._copy_of(node), node.name, (), ())
 
     def ref(self, tensor: TensorRef) -> str:
         """The spelling of a graph tensor in this function.
@@ -117,25 +118,39 @@ class FunctionBuilder:
             raise GraphRewriteError(f"node {node.name!r} waits for {name!r}, which is not in the function")
         return self._bodies[name]
 
-    def _add(
-        self, op: str, hint: str, inputs: Sequence[str], controls: Sequence[str], attrs: dict[str, AttrValue]
-    ) -> str:
-        schema = self._view.schema(op)
+    def _copy_of(self, node: Node) -> NodeDef:
+        """Placed by its function, not by where the original was."""
+        target = self._function.node_def.add()
+        target.CopyFrom(node.proto)
+        if node.is_edited:
+            node.write(target)
+        target.device = ""
+        target.ClearField("experimental_debug_info")
+        for name in _DROPPED_ATTRS:
+            target.attr.pop(name, None)
+        return target
+
+    def _settle(self, target: NodeDef, hint: str, inputs: Sequence[str], controls: Sequence[str]) -> str:
+        """Complete the last node of the body, or take it out again if an equal one is there. Returns the name."""
+        schema = self._view.schema(target.op)
         if schema is None:
-            raise GraphRewriteError(f"op {op!r} is not known to this TensorFlow; load the library that defines it")
+            raise GraphRewriteError(
+                f"op {target.op!r} is not known to this TensorFlow; load the library that defines it"
+            )
         for name, value in schema.defaults.items():
-            attrs.setdefault(name, value)
-        key = _value_key(schema, inputs, controls, attrs)
-        if key is not None and key in self._equal:
+            if name not in target.attr:
+                target.attr[name].CopyFrom(value)
+        target.name = ""
+        del target.input[:]
+        target.input.extend([*inputs, *sorted(f"^{control}" for control in controls)])
+        key = None if schema.has_effects else target.SerializeToString(deterministic=True)
+        if key in self._equal:
+            del self._function.node_def[-1]
             return self._equal[key]
-        node = self._function.node_def.add(name=self._free_name(sanitized(hint)), op=op)
-        node.input.extend(inputs)
-        node.input.extend([f"^{control}" for control in controls])
-        for name, value in attrs.items():
-            node.attr[name].CopyFrom(value)
+        name = target.name = self._free_name(sanitized(hint))
         if key is not None:
-            self._equal[key] = node.name
-        return str(node.name)
+            self._equal[key] = name
+        return name
 
     def _free_name(self, hint: str) -> str:
         name, suffix = hint, 0
@@ -144,22 +159,3 @@ class FunctionBuilder:
             name = f"{hint}_{suffix}"
         self._taken.add(name)
         return name
-
-
-def _kept_attrs(node: Node) -> dict[str, AttrValue]:
-    """A clone is placed and tracked by its function, not by where the original was."""
-    return {
-        name: value
-        for name, value in node.attrs().items()
-        if name not in _DROPPED_ATTRS and not name.startswith(_OWN_PREFIX)
-    }
-
-
-def _value_key(
-    schema: OpSchema, inputs: Sequence[str], controls: Sequence[str], attrs: Mapping[str, AttrValue]
-) -> Any:
-    """Equal for nodes that give equal values; `None` for a node whose every run counts."""
-    if schema.has_effects:
-        return None
-    spelled = tuple((name, attrs[name].SerializeToString(deterministic=True)) for name in sorted(attrs))
-    return schema.name, tuple(inputs), tuple(sorted(controls)), spelled

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from mx_rec.graph.attrs import DT_VARIANT
 from mx_rec.graph.marks import REPLACES
@@ -48,10 +48,10 @@ class IteratorInfo:
     kind: str
     makers: tuple[str, ...]
     get_nexts: tuple[str, ...]
-    obstacle: Optional[Obstacle]
+    obstacle: Obstacle | None
 
 
-def iterator_of(view: GraphView, get_next: str) -> Optional[IteratorInfo]:
+def iterator_of(view: GraphView, get_next: str) -> IteratorInfo | None:
     """The iterator a get_next draws from, or `None` if its input has no node."""
     node = view.producer(view.node(get_next), 0)
     return None if node is None else iterator_info(view, node.name)
@@ -77,7 +77,7 @@ def _iterator_info(view: GraphView, node: Node) -> IteratorInfo:
     return IteratorInfo(node.name, kind, makers, get_nexts, _obstacle(view, node, kind, consumers))
 
 
-def _obstacle(view: GraphView, node: Node, kind: str, consumers: list[Node]) -> Optional[Obstacle]:
+def _obstacle(view: GraphView, node: Node, kind: str, consumers: list[Node]) -> Obstacle | None:
     if kind == "string_handle":
         return Obstacle(node.name, "feedable iterators are not moved yet")
     if kind == "other":
@@ -89,11 +89,13 @@ def _obstacle(view: GraphView, node: Node, kind: str, consumers: list[Node]) -> 
     if any(use.op == TO_STRING_HANDLE for use in consumers):
         feedable = _feedable_of_same_type(view, node)
         if feedable is not None:
-            return Obstacle(feedable.name, f"may draw from iterator {node.name!r}; feedable iterators are not moved yet")
+            return Obstacle(
+                feedable.name, f"may draw from iterator {node.name!r}; feedable iterators are not moved yet"
+            )
     return _one_shot_obstacle(view, node) if kind == "one_shot" else _makers_obstacle(view, node, consumers)
 
 
-def _feedable_of_same_type(view: GraphView, node: Node) -> Optional[Node]:
+def _feedable_of_same_type(view: GraphView, node: Node) -> Node | None:
     wanted = node.types_attr("output_types")
     for feedable in view.nodes_of(*_FROM_STRING_HANDLE):
         if feedable.types_attr("output_types") in ((), wanted):
@@ -101,7 +103,7 @@ def _feedable_of_same_type(view: GraphView, node: Node) -> Optional[Node]:
     return None
 
 
-def _one_shot_obstacle(view: GraphView, node: Node) -> Optional[Obstacle]:
+def _one_shot_obstacle(view: GraphView, node: Node) -> Obstacle | None:
     factory = node.func_attr("dataset_factory")
     function = view.function(factory)
     if function is None:
@@ -112,7 +114,7 @@ def _one_shot_obstacle(view: GraphView, node: Node) -> Optional[Obstacle]:
     return None
 
 
-def _makers_obstacle(view: GraphView, node: Node, consumers: list[Node]) -> Optional[Obstacle]:
+def _makers_obstacle(view: GraphView, node: Node, consumers: list[Node]) -> Obstacle | None:
     makers = [use for use in consumers if use.op == MAKE_ITERATOR]
     if not makers:
         return Obstacle(node.name, "no MakeIterator in this graph fills it")

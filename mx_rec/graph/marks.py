@@ -5,9 +5,9 @@ They start with an underscore, so TensorFlow carries them through files and live
 
 from __future__ import annotations
 
-# On an iterator whose lookups have been hoisted: what `swap_iterators` needs. Entry k of the parallel lists says
-# that the tensor `TENSORS[k]`, computed from `TENSOR_SOURCES[k]` (a get_next), is component `TENSOR_COMPONENTS[k]`;
-# likewise for the hints input of a find node.
+# On an iterator whose lookups have been hoisted: what `swap_iterators` needs. Entry k of the parallel lists
+# says that the tensor `TENSORS[k]`, computed from `TENSOR_SOURCES[k]` (a get_next), is component
+# `TENSOR_COMPONENTS[k]`; likewise for the hints input of a find node.
 HOIST_TYPES = "_mx_rec_hoist_types"
 HOIST_SHAPES = "_mx_rec_hoist_shapes"
 HOIST_TENSORS = "_mx_rec_hoist_tensors"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from mx_rec.graph.attrs import AttrValue
 
@@ -14,7 +14,7 @@ class TensorRef(NamedTuple):
     """Output `index` (flat, over all output arguments) of the node `node`."""
 
     node: str
-    index: int
+    index: int  # type: ignore[assignment]
 
     def __str__(self) -> str:
         return f"{self.node}:{self.index}"
@@ -45,7 +45,7 @@ class Node:
         inputs: tuple[TensorRef, ...],
         controls: tuple[str, ...],
         proto: NodeDef,
-        attrs: Optional[Mapping[str, Optional[AttrValue]]] = None,
+        attrs: Mapping[str, AttrValue | None] | None = None,
     ) -> None:
         self.name = name
         self.op = op
@@ -60,21 +60,23 @@ class Node:
 
     @property
     def device(self) -> str:
+        """The device as written, "" for none."""
         return str(self._proto.device)
 
     @property
-    def edited_attrs(self) -> Mapping[str, Optional[AttrValue]]:
+    def edited_attrs(self) -> Mapping[str, AttrValue | None]:
         """Attributes that differ from the proto's; `None` for a removed one."""
         return self._attrs or {}
 
-    def attr(self, name: str) -> Optional[AttrValue]:
+    def attr(self, name: str) -> AttrValue | None:
         """The value of an attribute, or `None` when the node does not carry it."""
         if self._attrs and name in self._attrs:
             return self._attrs[name]
         attrs = self._proto.attr
-        return attrs[name] if name in attrs else None
+        return attrs.get(name, None)
 
     def has_attr(self, name: str) -> bool:
+        """Whether the node carries the attribute."""
         if self._attrs and name in self._attrs:
             return self._attrs[name] is not None
         return name in self._proto.attr
@@ -89,26 +91,32 @@ class Node:
         return values
 
     def str_attr(self, name: str, default: str = "") -> str:
+        """A string attribute."""
         value = self.attr(name)
         return default if value is None else value.s.decode()
 
     def int_attr(self, name: str, default: int = 0) -> int:
+        """An integer attribute."""
         value = self.attr(name)
         return default if value is None else int(value.i)
 
     def strings_attr(self, name: str) -> tuple[str, ...]:
+        """A list of strings; empty when the node does not carry it."""
         value = self.attr(name)
         return () if value is None else tuple(item.decode() for item in value.list.s)
 
     def ints_attr(self, name: str) -> tuple[int, ...]:
+        """A list of integers; empty when the node does not carry it."""
         value = self.attr(name)
         return () if value is None else tuple(value.list.i)
 
     def types_attr(self, name: str) -> tuple[int, ...]:
+        """A list of dtypes; empty when the node does not carry it."""
         value = self.attr(name)
         return () if value is None else tuple(value.list.type)
 
     def shapes_attr(self, name: str) -> tuple[Any, ...]:
+        """A list of shapes; empty when the node does not carry it."""
         value = self.attr(name)
         return () if value is None else tuple(value.list.shape)
 

@@ -51,14 +51,20 @@ class OpSchema:
         self.function_attrs = tuple(attr.name for attr in op_def.attr if attr.type in ("func", "list(func)"))
         self._type_attrs = _type_attr_kinds(self.inputs + self.outputs)
         self._memo: dict[tuple[Any, ...], NodeTypes] = {}
+        self._only_type_attr = _only_type_attr(self._type_attrs)
 
     @property
     def has_effects(self) -> bool:
         """Whether it matters how often and when a node of this op runs."""
         return self.is_stateful and self.name not in REPEATABLE_OPS
 
-    def types(self, attr: AttrGetter) -> Optional[NodeTypes]:
-        """Dtypes of a node of this op with these attributes; `None` if an attribute is missing or symbolic."""
+    def types(self, attr: AttrGetter) -> NodeTypes | None:
+        """Dtypes of a node of this op with these attributes; `None` if one is missing or symbolic."""
+        if self._only_type_attr:  # most ops: worth a short cut
+            value = attr(self._only_type_attr)
+            known = None if value is None else self._memo.get((value.type,))
+            if known is not None:
+                return known
         key = self._key(attr)
         if key is None:
             return None
@@ -67,7 +73,7 @@ class OpSchema:
             known = self._memo[key] = self._expand(dict(zip(self._type_attrs, key)))
         return known
 
-    def _key(self, attr: AttrGetter) -> Optional[tuple[Any, ...]]:
+    def _key(self, attr: AttrGetter) -> tuple[Any, ...] | None:
         key = []
         for name, kind in self._type_attrs.items():
             value = attr(name)
@@ -106,6 +112,11 @@ def _type_attr_kinds(args: tuple[ArgSpec, ...]) -> dict[str, str]:
     return kinds
 
 
+def _only_type_attr(kinds: Mapping[str, str]) -> str:
+    """The attribute that alone decides the dtypes, or ""."""
+    return next(iter(kinds)) if list(kinds.values()) == ["type"] else ""
+
+
 def _expand_arg(arg: ArgSpec, values: Mapping[str, Any]) -> Dtypes:
     if arg.type_list_attr:
         return tuple(values[arg.type_list_attr])
@@ -120,7 +131,7 @@ _registered: dict[str, OpSchema] = {}
 _signatures: dict[str, OpSchema] = {}
 
 
-def op_schema(op: str) -> Optional[OpSchema]:
+def op_schema(op: str) -> OpSchema | None:
     """The schema of a registered op, else of one of this project's ops, else `None`.
 
     A miss is not remembered: loading an op library later makes its ops known.

@@ -7,7 +7,7 @@ statefulness from here when the registry has no entry. `tests` compare this tabl
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from tensorflow.core.framework import op_def_pb2, types_pb2
 
@@ -20,8 +20,11 @@ OP_GATHER = "MxRecGatherByAddress"
 
 
 class Signature(NamedTuple):
-    """`inputs` and `outputs` are "name: dtype" or "name: type attribute"; `attrs` are "name: kind [= default]" (the default tensor is an
-    empty one of a dtype)."""
+    """One op, in the spelling of `REGISTER_OP`.
+
+    `inputs` and `outputs` are "name: dtype" or "name: type attribute", `attrs` are "name: kind [= default]";
+    the default of a tensor is an empty one of the dtype named.
+    """
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -58,9 +61,7 @@ SIGNATURES: dict[str, Signature] = {
     OP_LOOK_AHEAD: Signature((_HANDLE, "keys: int64"), ("hints: int64",), ("reserve: bool = false",)),
     OP_FIND_OR_INSERT: Signature((_HANDLE, "keys: int64", "hints: int64", "counts: int32"), ("addresses: int64",)),
     OP_FIND: Signature((_HANDLE, "keys: int64", "hints: int64"), ("addresses: int64",)),
-    OP_GATHER: Signature(
-        (_HANDLE, "addresses: int64", "default_row: float"), ("embeddings: float",), ("dim: int",)
-    ),
+    OP_GATHER: Signature((_HANDLE, "addresses: int64", "default_row: float"), ("embeddings: float",), ("dim: int",)),
     "MxRecApplySgdByAddress": Signature(
         (_HANDLE, "addresses: int64", "gradients: float", "learning_rate: float"),
         (),
@@ -84,7 +85,7 @@ SIGNATURES: dict[str, Signature] = {
 }
 
 
-def signature_op_def(op: str) -> Optional[Any]:
+def signature_op_def(op: str) -> Any | None:
     """The `OpDef` of one of this project's ops, or `None` for an op that is not ours."""
     signature = SIGNATURES.get(op)
     if signature is None:

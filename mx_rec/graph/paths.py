@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 import networkx as nx
 
 from mx_rec.errors import GraphRewriteError
@@ -24,7 +22,7 @@ def to_networkx(view: GraphView) -> nx.MultiDiGraph:
     return graph
 
 
-def find_path(view: GraphView, source: str, target: str) -> Optional[list[str]]:
+def find_path(view: GraphView, source: str, target: str) -> list[str] | None:
     """Names of the nodes on a shortest path from `source` to `target`, or `None` when there is none.
 
     Raises:

@@ -18,15 +18,61 @@ Rule = Callable[["ShapeRules", Node, int], Dims]
 
 _MAX_CONST_ELEMENTS = 64  # axes and target shapes are small; larger constants are not read
 
-_SAME_AS_INPUT_0 = (
-    "Abs AsString Bucketize Cast CheckNumerics Floor Identity Invert LogicalNot Neg OnesLike PreventGradient Relu "
-    "Round Sign Snapshot Square StopGradient StringLower StringStrip StringToHashBucket StringToHashBucketFast "
-    "StringToHashBucketStrong StringToNumber StringUpper ZerosLike"
-).split()
-_BROADCAST = (
-    "Add AddV2 BitwiseAnd BitwiseOr BitwiseXor Equal FloorDiv FloorMod Greater GreaterEqual LeftShift Less LessEqual "
-    "LogicalAnd LogicalOr Maximum Minimum Mod Mul NotEqual RightShift SelectV2 Sub TruncateDiv TruncateMod"
-).split()
+_SAME_AS_INPUT_0 = [
+    "Abs",
+    "AsString",
+    "Bucketize",
+    "Cast",
+    "CheckNumerics",
+    "Floor",
+    "Identity",
+    "Invert",
+    "LogicalNot",
+    "Neg",
+    "OnesLike",
+    "PreventGradient",
+    "Relu",
+    "Round",
+    "Sign",
+    "Snapshot",
+    "Square",
+    "StopGradient",
+    "StringLower",
+    "StringStrip",
+    "StringToHashBucket",
+    "StringToHashBucketFast",
+    "StringToHashBucketStrong",
+    "StringToNumber",
+    "StringUpper",
+    "ZerosLike",
+]
+_BROADCAST = [
+    "Add",
+    "AddV2",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BitwiseXor",
+    "Equal",
+    "FloorDiv",
+    "FloorMod",
+    "Greater",
+    "GreaterEqual",
+    "LeftShift",
+    "Less",
+    "LessEqual",
+    "LogicalAnd",
+    "LogicalOr",
+    "Maximum",
+    "Minimum",
+    "Mod",
+    "Mul",
+    "NotEqual",
+    "RightShift",
+    "SelectV2",
+    "Sub",
+    "TruncateDiv",
+    "TruncateMod",
+]
 
 
 class ShapeRules:
@@ -36,7 +82,7 @@ class ShapeRules:
         self._node = get_node
         self._known: dict[TensorRef, Dims] = {}
 
-    def shape(self, ref: TensorRef) -> Optional[Shape]:
+    def shape(self, ref: TensorRef) -> Shape | None:
         """The shape of a tensor, or `None` when no rule knows it."""
         self._work_out(ref)
         dims = self._known[ref]
@@ -52,27 +98,16 @@ class ShapeRules:
                 stack.pop()
                 continue
             node = self._node(current.node)
-            missing = [source for source in self._needed(node, current.index) if source not in self._known]
+            missing = [source for source in _needed(node, current.index) if source not in self._known]
             if missing and current not in opened:
                 opened.add(current)
                 stack.extend(missing)
                 continue
             # Still missing inputs after they were opened: a loop. No rule applies in one.
-            self._known[current] = None if missing else self._apply(node, current.index)
+            self._known[current] = _written(node, current.index)
+            if self._known[current] is None and not missing and node.op in _RULES:
+                self._known[current] = _RULES[node.op](self, node, current.index)
             stack.pop()
-
-    def _needed(self, node: Node, index: int) -> Sequence[TensorRef]:
-        """The inputs whose shapes the rule of this node reads."""
-        if node.op not in _READS_INPUTS or index < len(node.shapes_attr("_output_shapes")):
-            return ()
-        return node.inputs
-
-    def _apply(self, node: Node, index: int) -> Dims:
-        written = node.shapes_attr("_output_shapes")
-        if index < len(written):
-            return shape_dims(written[index])
-        rule = _RULES.get(node.op)
-        return None if rule is None else rule(self, node, index)
 
     def input_dims(self, node: Node) -> list[Dims]:
         """Shapes of the data inputs; only for a node whose inputs have been worked out."""
@@ -88,6 +123,19 @@ class ShapeRules:
         return const_value(value) if math.prod(size or 0 for size in dims) <= _MAX_CONST_ELEMENTS else None
 
 
+def _needed(node: Node, index: int) -> Sequence[TensorRef]:
+    """The inputs whose shapes the rule of this node reads."""
+    if node.op not in _READS_INPUTS or (node.op == OP_UNIQUE and index != 1):
+        return ()
+    return node.inputs
+
+
+def _written(node: Node, index: int) -> Dims:
+    """The shape that TensorFlow wrote into the node, if it did."""
+    shapes = node.shapes_attr("_output_shapes")
+    return shape_dims(shapes[index]) if index < len(shapes) else None
+
+
 def broadcast(left: Dims, right: Dims) -> Dims:
     """The shape of an elementwise op over two shapes; a clash of known sizes gives an unknown size."""
     if left is None or right is None:
@@ -98,7 +146,7 @@ def broadcast(left: Dims, right: Dims) -> Dims:
     return tuple(_broadcast_size(a, b) for a, b in zip(padded_left, padded_right))
 
 
-def _broadcast_size(left: Optional[int], right: Optional[int]) -> Optional[int]:
+def _broadcast_size(left: int | None, right: int | None) -> int | None:
     if left == right or right == 1:
         return left
     if left == 1:
@@ -173,6 +221,4 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(_SAME_AS_INPUT_0, _same_as_input_0),
     **dict.fromkeys(_BROADCAST, _of_broadcast),
 }
-_READS_INPUTS = frozenset(
-    ["LookupTableFindV2", "ExpandDims", "Reshape", OP_UNIQUE, *_SAME_AS_INPUT_0, *_BROADCAST]
-)
+_READS_INPUTS = frozenset(["LookupTableFindV2", "ExpandDims", "Reshape", OP_UNIQUE, *_SAME_AS_INPUT_0, *_BROADCAST])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from mx_rec.graph.attrs import DT_RESOURCE, is_ref
 from mx_rec.graph.iterators import GET_NEXT, Obstacle
@@ -33,7 +33,7 @@ class Origin(NamedTuple):
     """
 
     get_nexts: tuple[str, ...]
-    obstacle: Optional[Obstacle]
+    obstacle: Obstacle | None
 
 
 class SliceAnalysis:
@@ -42,7 +42,8 @@ class SliceAnalysis:
     def __init__(self, view: GraphView) -> None:
         self._view = view
         self._origins: dict[str, Origin] = {}
-        self._pure_functions: dict[str, Optional[str]] = {}
+        self._pure_functions: dict[str, str | None] = {}
+        self._plain_ops: dict[str, bool] = {}
 
     def origin(self, name: str) -> Origin:
         """Where the values of the node `name` come from."""
@@ -113,11 +114,28 @@ class SliceAnalysis:
             get_nexts.update(dict.fromkeys(origin.get_nexts))
         return Origin(tuple(get_nexts)[:_MAX_GET_NEXTS], obstacle)
 
-    def _own_obstacle(self, node: Node) -> Optional[Obstacle]:
+    def _own_obstacle(self, node: Node) -> Obstacle | None:
+        if self._is_plain(node):
+            return None
         reason = self._op_reason(node) or self._resource_reason(node) or self._function_reason(node)
         return None if reason is None else Obstacle(node.name, reason)
 
-    def _op_reason(self, node: Node) -> Optional[str]:
+    def _is_plain(self, node: Node) -> bool:
+        """A quick look that settles nearly every node: a known op without state, resources or functions."""
+        op = node.op
+        if op not in self._plain_ops:
+            schema = self._view.schema(op)
+            self._plain_ops[op] = (
+                op not in _PLACEHOLDERS
+                and op not in _CONTROL_FLOW_V1
+                and schema is not None
+                and not (schema.has_effects or schema.function_attrs or self._view.function(op))
+                and not any(arg.is_ref for arg in schema.outputs)
+            )
+        types = self._view.types(node.name)
+        return self._plain_ops[op] and types is not None and DT_RESOURCE not in types.inputs
+
+    def _op_reason(self, node: Node) -> str | None:
         op = node.op
         if op in _PLACEHOLDERS:
             return "is fed at the step, so its value is not known ahead of it"
@@ -136,7 +154,7 @@ class SliceAnalysis:
             return f"op {op!r} draws random numbers, which would come in another order ahead of the step"
         return f"op {op!r} has state or side effects"
 
-    def _resource_reason(self, node: Node) -> Optional[str]:
+    def _resource_reason(self, node: Node) -> str | None:
         types = self._view.types(node.name)
         for ref, dtype in zip(node.inputs, types.inputs if types else ()):
             if dtype != DT_RESOURCE:
@@ -149,7 +167,7 @@ class SliceAnalysis:
             return f"takes a resource from {source.name!r} (op {source.op!r}), whose state may change between steps"
         return None
 
-    def _function_reason(self, node: Node) -> Optional[str]:
+    def _function_reason(self, node: Node) -> str | None:
         schema = self._view.schema(node.op)
         names = [node.op] if self._view.function(node.op) is not None else []
         if schema is not None and schema.function_attrs:
@@ -160,7 +178,7 @@ class SliceAnalysis:
                 return f"calls function {name!r}, which {what}"
         return None
 
-    def _function_impurity(self, name: str) -> Optional[str]:
+    def _function_impurity(self, name: str) -> str | None:
         """What keeps a function from running ahead, or `None`."""
         if name in self._pure_functions:
             return self._pure_functions[name]
@@ -168,7 +186,7 @@ class SliceAnalysis:
         self._pure_functions[name] = self._body_impurity(name)
         return self._pure_functions[name]
 
-    def _body_impurity(self, name: str) -> Optional[str]:
+    def _body_impurity(self, name: str) -> str | None:
         function = self._view.function(name)
         if function is None:
             return "the graph does not have"

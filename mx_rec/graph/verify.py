@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from mx_rec.errors import GraphRewriteError
 from mx_rec.graph.attrs import base_dtype, dtype_name, is_ref
@@ -76,7 +76,8 @@ def _all_problems(view: GraphView) -> Iterator[Problem]:
     for name in view.duplicate_names:
         yield Problem(name, "two nodes have this name; names must be unique")
     for node in view:
-        yield from _node_problems(view, node)
+        if not _is_plainly_sound(view, node):
+            yield from _node_problems(view, node)
     yield from _cycle_problems(view, (node.name for node in view))
     for function in view.functions:
         for what in function_problems(view, function):
@@ -94,11 +95,26 @@ def _delta_problems(view: GraphView) -> Iterator[Problem]:
             names[name] = None
             names.update(dict.fromkeys(edge.consumer for edge in view.edges(name)))
     for name in names:
-        yield from _node_problems(view, view.node(name))
+        node = view.node(name)
+        if not _is_plainly_sound(view, node):
+            yield from _node_problems(view, node)
     yield from _cycle_problems(view, (name for name in delta.rewired if name in view))
     for name in delta.functions:
         for what in function_problems(view, view.function(name)):
             yield Problem(name, what)
+
+
+def _is_plainly_sound(view: GraphView, node: Node) -> bool:
+    """A quick look that settles nearly every node; what it cannot settle, `_node_problems` looks at closely."""
+    types = view.types(node.name)
+    if types is None or node.controls or len(types.inputs) != len(node.inputs) or node.has_attr("_class"):
+        return False
+    for (source, index), wanted in zip(node.inputs, types.inputs):
+        given = view.types(source)
+        if given is None or given.outputs[index : index + 1] != (wanted,):
+            return False
+    schema = view.schema(node.op)
+    return schema is not None and not schema.function_attrs
 
 
 def _node_problems(view: GraphView, node: Node) -> Iterator[Problem]:
@@ -124,15 +140,12 @@ def _input_problems(view: GraphView, node: Node) -> Iterator[Problem]:
         types = None
     wanted_types = (None,) * len(node.inputs) if types is None else types.inputs
     for index, (ref, wanted) in enumerate(zip(node.inputs, wanted_types)):
-        source_types = view.types(ref[0])
-        if source_types is not None and source_types.outputs[ref[1] : ref[1] + 1] == (wanted,):
-            continue  # the common case, quickly
         what = _source_problem(view, ref, wanted)
         if what is not None:
             yield Problem(node.name, f"input {index} {what}")
 
 
-def _source_problem(view: GraphView, ref: TensorRef, wanted: Optional[int]) -> Optional[str]:
+def _source_problem(view: GraphView, ref: TensorRef, wanted: int | None) -> str | None:
     if ref.node not in view:
         return f"is {ref}, but there is no node {ref.node!r}"
     types = view.types(ref.node)
@@ -167,7 +180,10 @@ def _cycle_problems(view: GraphView, starts: Iterable[str]) -> Iterator[Problem]
     """A cycle through any of `starts`: walks from them against the edges. At most one is reported."""
     finished: set[str] = set()
     for start in starts:
-        if start not in finished:
+        node = view.node(start)
+        if not node.controls and all(source in finished for source, _ in node.inputs):
+            finished.add(start)  # most graphs list inputs first
+        elif start not in finished:
             cycle = _find_cycle(view, start, finished)
             if cycle:
                 yield Problem(start if start in cycle else cycle[0], "is on a cycle: " + " <- ".join(cycle))

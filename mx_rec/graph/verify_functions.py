@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mx_rec.graph.attrs import base_dtype, dtype_name
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class _Outputs(NamedTuple):
     """What a body node takes and gives: all `None` when its op is unknown."""
 
-    args: Optional[dict[str, tuple[int, ...]]]  # dtypes of each output argument
-    inputs: Optional[tuple[int, ...]]
+    args: dict[str, tuple[int, ...]] | None  # dtypes of each output argument
+    inputs: tuple[int, ...] | None
 
 
 def function_problems(view: GraphView, function: Any) -> Iterator[str]:
@@ -40,7 +40,7 @@ def _types(view: GraphView, node: Any) -> Any:
     if schema is None:
         return None
     attrs = node.attr
-    return schema.types(lambda name: attrs[name] if name in attrs else None)
+    return schema.types(lambda name: attrs.get(name, None))
 
 
 def _outputs(view: GraphView, node: Any) -> _Outputs:
@@ -56,7 +56,7 @@ def _outputs(view: GraphView, node: Any) -> _Outputs:
 
 
 def _node_problems(node: Any, arguments: Any, outputs: dict[str, _Outputs]) -> Iterator[str]:
-    given: list[Optional[int]] = []
+    given: list[int | None] = []
     is_complete = True
     for text in node.input:
         if text[:1] == "^":
@@ -76,10 +76,7 @@ def _node_problems(node: Any, arguments: Any, outputs: dict[str, _Outputs]) -> I
         return
     for index, (has, wants) in enumerate(zip(given, wanted)):
         if has is not None and base_dtype(has) != base_dtype(wants):
-            yield (
-                f"body node {node.name!r}: input {index} has dtype {dtype_name(has)}; "
-                f"expected {dtype_name(wants)}"
-            )
+            yield (f"body node {node.name!r}: input {index} has dtype {dtype_name(has)}; expected {dtype_name(wants)}")
 
 
 def _return_problems(arg: Any, text: str, arguments: Any, outputs: dict[str, _Outputs]) -> Iterator[str]:
@@ -93,9 +90,7 @@ def _return_problems(arg: Any, text: str, arguments: Any, outputs: dict[str, _Ou
         yield f"output {arg.name!r} returns dtype {dtype_name(dtypes[0])}; expected {dtype_name(arg.type)}"
 
 
-def _resolve(
-    text: str, arguments: Any, outputs: dict[str, _Outputs]
-) -> tuple[Optional[tuple[Optional[int], ...]], str]:
+def _resolve(text: str, arguments: Any, outputs: dict[str, _Outputs]) -> tuple[tuple[int | None, ...] | None, str]:
     """(dtypes of what `text` names, what is wrong). Dtypes are `None` when their number is not known."""
     name, *rest = text.split(":")
     if name in arguments:
@@ -115,7 +110,7 @@ def _resolve(
     return (group[int(rest[1])],), ""
 
 
-def _argument_types(arg: Any) -> Optional[tuple[Optional[int], ...]]:
+def _argument_types(arg: Any) -> tuple[int | None, ...] | None:
     if arg.number_attr or arg.type_list_attr:
         return None
     return (arg.type or None,)

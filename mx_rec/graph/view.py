@@ -24,18 +24,18 @@ CONTROL = -1  # output and input index of a control edge
 
 
 class Edge(NamedTuple):
-    """One use of a node: `consumer` reads output `output` as its input `index`; both `CONTROL` for a control edge."""
+    """`consumer` reads output `output` as its input `index`; both are `CONTROL` for a control edge."""
 
     output: int
     consumer: str
-    index: int
+    index: int  # type: ignore[assignment]
 
 
 class Use(NamedTuple):
     """Data input `index` of `node`."""
 
     node: str
-    index: int
+    index: int  # type: ignore[assignment]
 
 
 class GraphView:
@@ -54,7 +54,7 @@ class GraphView:
         GraphRewriteError: an input that is not spelled as TensorFlow spells inputs.
     """
 
-    def __init__(self, graph_def: GraphDef, shapes: Optional[ShapeProvider] = None) -> None:
+    def __init__(self, graph_def: GraphDef, shapes: ShapeProvider | None = None) -> None:
         self._graph_def = graph_def
         self._shape_provider = shapes
         self._nodes, self.duplicate_names = _read_nodes(graph_def)
@@ -64,12 +64,12 @@ class GraphView:
         self._reset()
 
     def _reset(self) -> None:
-        self._fan_out: Optional[dict[str, list[Edge]]] = None
-        self._by_op: Optional[dict[str, list[str]]] = None
-        self._types: dict[str, Optional[NodeTypes]] = {}
-        self._schemas: dict[str, Optional[OpSchema]] = {}
+        self._fan_out: dict[str, list[Edge]] | None = None
+        self._by_op: dict[str, list[str]] | None = None
+        self._types: dict[str, NodeTypes | None] = {}
+        self._schemas: dict[str, OpSchema | None] = {}
         self._taken: set[str] = set()
-        self._shape_rules: Optional[ShapeRules] = None
+        self._shape_rules: ShapeRules | None = None
         self._cache: dict[Any, Any] = {}
 
     # Nodes
@@ -84,7 +84,8 @@ class GraphView:
         """The nodes, in graph order."""
         return iter(self._nodes.values())
 
-    def get(self, name: str) -> Optional[Node]:
+    def get(self, name: str) -> Node | None:
+        """The node of this name, or `None`."""
         return self._nodes.get(name)
 
     def node(self, name: str) -> Node:
@@ -106,7 +107,7 @@ class GraphView:
                 self._by_op.setdefault(node.op, []).append(node.name)
         return [self._nodes[name] for op in ops for name in self._by_op.get(op, ())]
 
-    def producer(self, node: Node, index: int) -> Optional[Node]:
+    def producer(self, node: Node, index: int) -> Node | None:
         """The node behind data input `index`, or `None` when `node` has fewer inputs."""
         return self._nodes.get(node.inputs[index].node) if index < len(node.inputs) else None
 
@@ -133,14 +134,14 @@ class GraphView:
 
     # Types and shapes
 
-    def schema(self, op: str) -> Optional[OpSchema]:
+    def schema(self, op: str) -> OpSchema | None:
         """What an op type, or a function of the library used as one, takes and gives; `None` if unknown."""
         if op not in self._schemas:
             function = self._functions.get(op)
             self._schemas[op] = op_schema(op) if function is None else OpSchema(function.signature)
         return self._schemas[op]
 
-    def types(self, name: str) -> Optional[NodeTypes]:
+    def types(self, name: str) -> NodeTypes | None:
         """Flat input and output dtypes of a node, or `None` when it, its op or an attribute is not known."""
         known = self._types.get(name, _MISSING)
         if known is not _MISSING:
@@ -150,7 +151,7 @@ class GraphView:
         found = self._types[name] = None if node is None or schema is None else schema.types(node.attr)
         return found
 
-    def dtype(self, ref: TensorRef) -> Optional[int]:
+    def dtype(self, ref: TensorRef) -> int | None:
         """The `DataType` of a tensor, or `None` when unknown or out of range."""
         types = self.types(ref.node)
         if types is None or ref.index >= len(types.outputs):
@@ -168,6 +169,8 @@ class GraphView:
         if types is None or schema is None:
             raise GraphRewriteError(f"node {node.name!r}: the outputs of op {node.op!r} are not known")
         index = ref.index
+        if len(schema.outputs) == 1 and index < len(types.outputs):
+            return schema.outputs[0].name, index
         for arg, count in zip(schema.outputs, types.output_counts):
             if index < count:
                 return arg.name, index
@@ -189,8 +192,8 @@ class GraphView:
             flat += count
         raise GraphRewriteError(f"node {name!r} (op {node.op!r}) has no output {arg}:{index}")
 
-    def shape(self, ref: TensorRef) -> Optional[Shape]:
-        """The static shape of a tensor as far as it is known: from the provider, from attributes, or by rule."""
+    def shape(self, ref: TensorRef) -> Shape | None:
+        """The static shape of a tensor, if known: from the provider, from attributes, or by rule."""
         if self._shape_provider is not None:
             shape = self._shape_provider(ref)
             if shape is not None:
@@ -203,9 +206,10 @@ class GraphView:
 
     @property
     def functions(self) -> Iterable[FunctionDef]:
+        """The functions of the library, in order. Not to be written to."""
         return self._functions.values()
 
-    def function(self, name: str) -> Optional[FunctionDef]:
+    def function(self, name: str) -> FunctionDef | None:
         """The function of the library with this name. Not to be written to."""
         return self._functions.get(name)
 
@@ -365,9 +369,7 @@ def _edited_fan_out(before: GraphView, after: GraphView) -> dict[str, list[Edge]
     rewired = dict.fromkeys(after.delta.rewired)
     old_edges = before._fan_out or {}
     result = dict(old_edges)
-    stale = {
-        source for name in rewired if (node := before.get(name)) for source, _ in _edges_of(node)
-    }
+    stale = {source for name in rewired if (node := before.get(name)) for source, _ in _edges_of(node)}
     for source in stale:
         result[source] = [edge for edge in old_edges[source] if edge.consumer not in rewired]
     owned = set(stale)

@@ -86,9 +86,7 @@ def unique(ids: TensorLike, name: Optional[str] = None) -> UniqueKeys:
     return UniqueKeys(*load_library().mx_rec_unique(ids=ids, name=name))
 
 
-def look_ahead(
-    handle: tf.Tensor, keys: TensorLike, reserve: bool = False, name: Optional[str] = None
-) -> tf.Tensor:
+def look_ahead(handle: tf.Tensor, keys: TensorLike, reserve: bool = False, name: Optional[str] = None) -> tf.Tensor:
     """Address hints int64 [n] for `find_or_insert` and `find` at a later step.
 
     Args:
@@ -129,9 +127,7 @@ def find(
     handle: tf.Tensor, keys: TensorLike, hints: Optional[TensorLike] = None, name: Optional[str] = None
 ) -> tf.Tensor:
     """Addresses int64 [n] of keys int64 [n], 0 where the table has none. Inserts nothing."""
-    return load_library().mx_rec_find(
-        handle=handle, keys=keys, hints=_or_empty(hints, tf.int64), name=name
-    )
+    return load_library().mx_rec_find(handle=handle, keys=keys, hints=_or_empty(hints, tf.int64), name=name)
 
 
 def gather_by_address(

@@ -37,7 +37,7 @@ class ByAddressOptimizer(tf.compat.v1.train.Optimizer, abc.ABC):
                 "with tables of fixed capacity use create_hash_optimizer"
             )
         super().__init__(use_locking=False, name=name)
-        self._learning_rate = _check_learning_rate(learning_rate)
+        self._learning_rate = check_learning_rate(learning_rate)
 
     def apply_gradients(
         self,
@@ -77,9 +77,7 @@ class ByAddressOptimizer(tf.compat.v1.train.Optimizer, abc.ABC):
             raise ValueError(f"no gradient for any of the addresses {shown}: does the loss depend on them?")
         with tf.compat.v1.name_scope(name or self.get_name()) as scope:
             rate = self._rate_tensor()
-            updates = [
-                self._apply_to_table(handles[key], *_concat(group), rate) for key, group in by_table.items()
-            ]
+            updates = [self._apply_to_table(handles[key], *_concat(group), rate) for key, group in by_table.items()]
             if global_step is None:
                 return tf.group(*updates, name=scope)
             with tf.control_dependencies(updates):
@@ -153,7 +151,8 @@ def table_handle_of(addresses: Any) -> tf.Tensor:
     return operation.inputs[0]
 
 
-def _check_learning_rate(learning_rate: LearningRate) -> LearningRate:
+def check_learning_rate(learning_rate: LearningRate) -> LearningRate:
+    """A number 0..10, a scalar tensor, or a function that gives one."""
     if isinstance(learning_rate, (tf.Tensor, tf.Variable)):
         if learning_rate.shape.rank not in (None, 0):
             raise ValueError(f"learning_rate must be a scalar, got shape {learning_rate.shape}")

@@ -16,9 +16,7 @@ class LazyAdamByAddress(ByAddressOptimizer):
     `mx_rec.ops.apply_lazy_adam_by_address`.
     """
 
-    def __init__(
-        self, learning_rate: LearningRate, beta1: float, beta2: float, epsilon: float, name: str
-    ) -> None:
+    def __init__(self, learning_rate: LearningRate, beta1: float, beta2: float, epsilon: float, name: str) -> None:
         super().__init__(learning_rate, name)
         self._beta1 = check_float("beta1", beta1, 0.0, 1.0, low_open=True, high_open=True)
         self._beta2 = check_float("beta2", beta2, 0.0, 1.0)

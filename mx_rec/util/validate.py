@@ -17,12 +17,11 @@ def check_bool(name: str, value: Any) -> bool:
 def check_int(name: str, value: Any, low: int, high: int) -> int:
     """`value` as an int in [low, high]; TypeError or ValueError otherwise."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(
-            f"{name} must be an integer in [{low}, {high}], got {value!r} of type {type(value).__name__}"
-        )
-    if not low <= value <= high:
+        raise TypeError(f"{name} must be an integer in [{low}, {high}], got {value!r} of type {type(value).__name__}")
+    number = int(value)
+    if not low <= number <= high:
         raise ValueError(f"{name} must be in [{low}, {high}], got {value}")
-    return int(value)
+    return number
 
 
 def check_optional_int(name: str, value: Any, low: int, high: int) -> Optional[int]:
@@ -43,11 +42,12 @@ def check_float(
     shown = f"{'(' if low_open else '['}{low}, {high}{')' if high_open else ']'}"
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number in {shown}, got {value!r} of type {type(value).__name__}")
-    above = value > low if low_open else value >= low
-    below = value < high if high_open else value <= high
+    number = float(value)
+    above = number > low if low_open else number >= low
+    below = number < high if high_open else number <= high
     if not (above and below):
         raise ValueError(f"{name} must be in {shown}, got {value}")
-    return float(value)
+    return number
 
 
 def check_string(name: str, value: Any, low: int, high: int, pattern: Optional[str] = None) -> str:

@@ -8,11 +8,11 @@ import subprocess
 import sys
 
 import pytest
-from mx_rec.passes import PASSES
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 from mx_rec.cli import app
+from mx_rec.passes import PASSES
 
 COMMANDS = ("rewrite", "inspect", "diff", "passes")
 

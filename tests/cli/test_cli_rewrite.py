@@ -6,7 +6,6 @@ import json
 import os
 
 import pytest
-from mx_rec.passes import PASSES, find_lookups
 from tensorflow.core.framework import graph_pb2
 
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
@@ -14,12 +13,11 @@ from mx_rec.graph import files
 from mx_rec.graph.canonical import canonical_text
 from mx_rec.graph.files import load_graph
 from mx_rec.graph.view import GraphView
+from mx_rec.passes import PASSES, find_lookups
 
 
 def moved(path) -> dict[str, bool]:
-    return {
-        lookup.table_name: lookup.is_moved for lookup in find_lookups(GraphView(load_graph(path).graph_def))
-    }
+    return {lookup.table_name: lookup.is_moved for lookup in find_lookups(GraphView(load_graph(path).graph_def))}
 
 
 def ops(path) -> set[str]:
@@ -28,9 +26,7 @@ def ops(path) -> set[str]:
 
 class TestWritten:
     @pytest.mark.parametrize("name", ["in.pb", "in.pbtxt", "in.meta", "in.metatxt"])
-    def test_same_kind_out_and_lookup_moved(
-        self, recgraph, write, train_graph, train_meta_graph, tmp_path, name
-    ):
+    def test_same_kind_out_and_lookup_moved(self, recgraph, write, train_graph, train_meta_graph, tmp_path, name):
         source = write(name, train_meta_graph if "meta" in name else train_graph)
         out = tmp_path / "out"
         ended = recgraph("rewrite", source, out)
@@ -49,9 +45,7 @@ class TestWritten:
         assert recgraph("rewrite", source, out).code == 0
         assert moved(out) == {"movie": True}
 
-    def test_meta_graph_gets_collections_and_keeps_its_nodes(
-        self, recgraph, write, train_meta_graph, tmp_path
-    ):
+    def test_meta_graph_gets_collections_and_keeps_its_nodes(self, recgraph, write, train_meta_graph, tmp_path):
         source, out = write("in.meta", train_meta_graph), tmp_path / "out.meta"
         assert recgraph("rewrite", source, out).code == 0
         collections = load_graph(out).message.collection_def

@@ -170,9 +170,7 @@ def test_lookup_before_init_is_refused(mxrec):
 
 def _rows(initializer, dim=32, keys=4000, **kwargs):
     with tf.Graph().as_default():
-        result = sparse_lookup(
-            _table(dim=dim, initializer=initializer, **kwargs), tf.range(keys, dtype=tf.int64)
-        )
+        result = sparse_lookup(_table(dim=dim, initializer=initializer, **kwargs), tf.range(keys, dtype=tf.int64))
         with tf1.Session() as session:
             return session.run(result)
 

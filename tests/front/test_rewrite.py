@@ -404,11 +404,7 @@ def test_dump_writes_both_graphs(tmp_path, monkeypatch):
 
 
 def _hints(graph):
-    return [
-        op.name
-        for op in graph.get_operations()
-        if op.type == "GatherV2" and "_op_impl_mode" in op.node_def.attr
-    ]
+    return [op.name for op in graph.get_operations() if op.type == "GatherV2" and "_op_impl_mode" in op.node_def.attr]
 
 
 def test_hot_embedding_hints(monkeypatch, tmp_path):

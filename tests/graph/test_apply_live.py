@@ -97,12 +97,24 @@ def refusable() -> list[tuple[EditSet, str]]:
     cases = []
     for build, message in [
         (lambda e: e.set_input("neg", 0, TensorRef("batch", 2)), "of dtype float; expected int64"),
-        (lambda e: (e.set_input("neg", 0, TensorRef("mod", 0)), e.set_input("mod", 0, TensorRef("neg", 0))), "cycle"),
+        (
+            lambda e: (
+                e.set_input("neg", 0, TensorRef("mod", 0)),
+                e.set_input("mod", 0, TensorRef("neg", 0)),
+            ),
+            "cycle",
+        ),
         (lambda e: e.set_input("neg", 0, TensorRef("gone", 0)), "no node 'gone'"),
         (lambda e: e.add_node("mod", "NoOp"), "already has a node"),
-        (lambda e: e.add_node("new", "Neg", [TensorRef("batch", 2)], {"T": attr_type(DT_INT64)}), "expected int64"),
+        (
+            lambda e: e.add_node("new", "Neg", [TensorRef("batch", 2)], {"T": attr_type(DT_INT64)}),
+            "expected int64",
+        ),
         (lambda e: e.add_node("bad name!", "NoOp"), "TensorFlow does not accept the new nodes"),
-        (lambda e: e.add_node("new", "Reshape", [TensorRef("batch", 0)] * 2, reshape_attrs()), "does not accept"),
+        (
+            lambda e: e.add_node("new", "Reshape", [TensorRef("batch", 0)] * 2, reshape_attrs()),
+            "does not accept",
+        ),
     ]:
         edits = EditSet()
         edits.set_attr("mod", "_before", attr_bytes("x"))

@@ -118,9 +118,7 @@ def test_long_strings_differ_by_hash():
 
 
 def test_close_doubles_differ():
-    assert canonical_text(const_graph(0.1, tf.float64)) != canonical_text(
-        const_graph(0.1 + 1e-15, tf.float64)
-    )
+    assert canonical_text(const_graph(0.1, tf.float64)) != canonical_text(const_graph(0.1 + 1e-15, tf.float64))
 
 
 def test_a_constant_packed_in_two_ways_is_the_same():

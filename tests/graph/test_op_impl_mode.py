@@ -27,8 +27,14 @@ def test_reads_modes(tmp_path: Path) -> None:
         ("GatherV2", r"a\.ini:1: expected OpType=mode, got 'GatherV2'"),
         ("\n=high_performance", r"a\.ini:2: expected OpType=mode"),
         ("Gather V2=high_performance", r"a\.ini:1: expected OpType=mode"),
-        ("# x\nGatherV2=fast", r"a\.ini:2: mode of GatherV2 is 'fast'; expected one of high_performance, high_prec"),
-        ("A=high_performance\nA=high_precision", r"a\.ini:2: A is 'high_performance' above and 'high_precision' here"),
+        (
+            "# x\nGatherV2=fast",
+            r"a\.ini:2: mode of GatherV2 is 'fast'; expected one of high_performance, high_prec",
+        ),
+        (
+            "A=high_performance\nA=high_precision",
+            r"a\.ini:2: A is 'high_performance' above and 'high_precision' here",
+        ),
     ],
 )
 def test_names_file_and_line(tmp_path: Path, text: str, message: str) -> None:

@@ -21,7 +21,11 @@ def test_signature_equals_the_registered_op(op: str) -> None:
 
     def attrs(values):
         return {
-            attr.name: (attr.type, attr.HasField("default_value"), text_format.MessageToString(attr.default_value))
+            attr.name: (
+                attr.type,
+                attr.HasField("default_value"),
+                text_format.MessageToString(attr.default_value),
+            )
             for attr in values
         }
 

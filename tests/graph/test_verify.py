@@ -119,11 +119,19 @@ DAMAGE: list[tuple[Callable[[Any], None], str, str]] = [
     (cycle, "mod", "is on a cycle: mod <- mx_rec/user/first/ids <- mod"),
     (control_cycle, "batch", "is on a cycle: batch <- mod <- batch"),
     (lost_colocation, "mod", "is colocated with node 'gone', which does not exist"),
-    (lost_function, "mx_rec/iterator/make/map", "calls function 'mx_rec_look_ahead_iterator', which the library"),
+    (
+        lost_function,
+        "mx_rec/iterator/make/map",
+        "calls function 'mx_rec_look_ahead_iterator', which the library",
+    ),
     (body_dangling, "mx_rec_look_ahead_iterator", "'gone:z:0' names nothing in the body"),
     (body_wrong_output, "mx_rec_look_ahead_iterator", "node 'mod' has no such output; it has ['z']"),
     (body_output_out_of_range, "mx_rec_look_ahead_iterator", "output 'z' of node 'mod' has 1 tensors"),
-    (body_wrong_dtype, "mx_rec_look_ahead_iterator", "body node 'mod': input 0 has dtype float; expected int64"),
+    (
+        body_wrong_dtype,
+        "mx_rec_look_ahead_iterator",
+        "body node 'mod': input 0 has dtype float; expected int64",
+    ),
     (body_wrong_count, "mx_rec_look_ahead_iterator", "body node 'mod' has 3 inputs; op 'FloorMod' takes 2"),
     (body_control, "mx_rec_look_ahead_iterator", "body node 'mod' waits for 'gone', which does not exist"),
     (body_duplicate, "mx_rec_look_ahead_iterator", "two things in its body are called 'mod'"),
@@ -167,7 +175,10 @@ def edits_with(*commands: Callable[[EditSet], Any]) -> EditSet:
         (edits_with(lambda e: e.add_control_input("batch", "gone")), "waits for node 'gone'"),
         (edits_with(lambda e: e.remove_node("mod")), "node 'mod'"),
         (edits_with(lambda e: e.set_attr("mod", "T", attr_type(DT_FLOAT))), "of dtype int64; expected float"),
-        (edits_with(lambda e: e.add_node("n", "Neg", [TensorRef("batch", 2)], {"T": attr_type(DT_INT64)})), "int64"),
+        (
+            edits_with(lambda e: e.add_node("n", "Neg", [TensorRef("batch", 2)], {"T": attr_type(DT_INT64)})),
+            "int64",
+        ),
         (edits_with(lambda e: e.add_node("n", "NoOp", controls=["gone"])), "waits for node 'gone'"),
     ],
 )
@@ -196,25 +207,26 @@ def test_sound_graphs_pass_before_and_after_the_rewrite(case: Any) -> None:
     verify(GraphView(PassManager(default_pipeline()).run(graph_def).graph_def))
 
 
-def test_graphs_of_tensorflow_itself_pass() -> None:
+@pytest.mark.parametrize("use_v2", [False, True])
+def test_graphs_of_tensorflow_itself_pass(use_v2: bool) -> None:
     """While loops, conditionals, functions, reference variables: all of it is sound."""
     import tensorflow as tf
 
     tf1 = tf.compat.v1
-    for use_v2 in (False, True):
-        (tf1.enable_control_flow_v2 if use_v2 else tf1.disable_control_flow_v2)()
-        with tf.Graph().as_default() as graph:
-            x = tf1.placeholder(tf.float32, [3])
-            variable = tf1.get_variable("v", [3], use_resource=use_v2)
-            _, total = tf1.while_loop(lambda i, _: i < 3, lambda i, t: (i + 1, t + x * variable), [0, x])
-            chosen = tf1.cond(tf.reduce_sum(total) > 0, lambda: total, lambda: -total)
-            table = tf1.lookup.StaticHashTable(tf1.lookup.KeyValueTensorInitializer(["a"], [1]), 0)
-            table.lookup(tf.constant(["a"]))
-            batch = tf1.data.make_initializable_iterator(tf.data.Dataset.range(3).map(lambda i: i + 1)).get_next()
-            loss = tf.reduce_sum(chosen) + tf.cast(batch, tf.float32)
-            tf1.train.AdamOptimizer(0.1).minimize(loss)
-        assert find_problems(GraphView(graph.as_graph_def())) == []
+    tf1.disable_eager_execution()
+    (tf1.enable_control_flow_v2 if use_v2 else tf1.disable_control_flow_v2)()
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32, [3])
+        variable = tf1.get_variable("v", [3], use_resource=use_v2)
+        _, total = tf1.while_loop(lambda i, _: i < 3, lambda i, t: (i + 1, t + x * variable), [0, x])
+        chosen = tf1.cond(tf.reduce_sum(total) > 0, lambda: total, lambda: -total)
+        table = tf1.lookup.StaticHashTable(tf1.lookup.KeyValueTensorInitializer(["a"], [1]), 0)
+        table.lookup(tf.constant(["a"]))
+        batch = tf1.data.make_initializable_iterator(tf.data.Dataset.range(3).map(lambda i: i + 1)).get_next()
+        loss = tf.reduce_sum(chosen) + tf.cast(batch, tf.float32)
+        tf1.train.AdamOptimizer(0.1).minimize(loss)
     tf1.disable_control_flow_v2()
+    assert find_problems(GraphView(graph.as_graph_def())) == []
 
 
 @pytest.mark.parametrize("path", MORE_GRAPHS, ids=lambda path: path.stem)

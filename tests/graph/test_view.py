@@ -33,7 +33,10 @@ def test_nodes_and_edges() -> None:
     assert view.control_consumers("mod") == ["pair"]
     assert Edge(CONTROL, "pair", CONTROL) in view.edges("mod")
     assert view.consumers(TensorRef("mx_rec/user/first/unique", 2)) == [Use("mx_rec/user/first/addresses", 3)]
-    assert [node.name for node in view.nodes_of("IteratorGetNext", "MakeIterator")] == ["batch", "iterator/make"]
+    assert [node.name for node in view.nodes_of("IteratorGetNext", "MakeIterator")] == [
+        "batch",
+        "iterator/make",
+    ]
     assert view.edges("pair") == []
     with pytest.raises(GraphRewriteError, match="no node 'nobody'"):
         view.node("nobody")
@@ -253,7 +256,13 @@ def test_shape_of_a_very_deep_chain() -> None:
 
 @pytest.mark.parametrize(
     ("left", "right", "expected"),
-    [((2, 3), (3,), (2, 3)), ((2, 1), (1, 5), (2, 5)), ((None, 3), (4, 1), (4, 3)), ((None,), (1,), (None,)), (None, (2,), None)],
+    [
+        ((2, 3), (3,), (2, 3)),
+        ((2, 1), (1, 5), (2, 5)),
+        ((None, 3), (4, 1), (4, 3)),
+        ((None,), (1,), (None,)),
+        (None, (2,), None),
+    ],
 )
 def test_broadcast(left: tuple, right: tuple, expected: tuple) -> None:
     from mx_rec.graph.shapes import broadcast

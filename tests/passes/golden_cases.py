@@ -155,7 +155,10 @@ def plain_tensorflow() -> Any:
     graph = LookupGraph()
     ids, other_ids, _ = graph.batch()
     variable = graph.add(
-        "variable", "VarHandleOp", (), {"dtype": attr_type(1), "shape": graph_shape([20, 4]), "shared_name": attr_bytes("v")}
+        "variable",
+        "VarHandleOp",
+        (),
+        {"dtype": attr_type(1), "shape": graph_shape([20, 4]), "shared_name": attr_bytes("v")},
     )
     attrs = {"dtype": attr_type(1), "Tindices": attr_type(DT_INT64)}
     graph.add("gather", "ResourceGather", [variable, ids], attrs)
@@ -192,7 +195,12 @@ def unmovable() -> Any:
     types = {"Tout": attr_type(DT_INT64), "T": attr_type(DT_INT64)}
     noise = graph.add("noise", "RandomUniformInt", bounds, types)
     graph.lookup("random", table, graph.binary("with_noise", "AddV2", ids, noise))
-    changing = graph.add("changing", "MutableHashTableV2", (), {"key_dtype": attr_type(DT_INT64), "value_dtype": attr_type(DT_INT64)})
+    changing = graph.add(
+        "changing",
+        "MutableHashTableV2",
+        (),
+        {"key_dtype": attr_type(DT_INT64), "value_dtype": attr_type(DT_INT64)},
+    )
     types = {"Tin": attr_type(DT_INT64), "Tout": attr_type(DT_INT64)}
     found = graph.add("find", "LookupTableFindV2", [changing, ids, graph.const("missing", -1)], types)
     graph.lookup("mutable_table", table, found)

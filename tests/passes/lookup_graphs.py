@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional, Union
+from typing import Any, Union
 
 import numpy as np
 from tensorflow.core.framework import graph_pb2
@@ -44,7 +44,7 @@ class LookupGraph:
         name: str,
         op: str,
         inputs: Sequence[Source] = (),
-        attrs: Optional[dict[str, AttrValue]] = None,
+        attrs: dict[str, AttrValue] | None = None,
         **options: Any,
     ) -> TensorRef:
         refs = [parse_ref(source) if isinstance(source, str) else source for source in inputs]
@@ -64,7 +64,10 @@ class LookupGraph:
             self.const(f"{name}/other_ids", random.randint(0, 9, (rows, 2))),
             self.const(f"{name}/label", random.rand(rows, 2).astype(np.float32), DT_FLOAT),
         ]
-        attrs = {"Toutput_types": attr_types(FEATURES.values()), "output_shapes": self.element_attrs()["output_shapes"]}
+        attrs = {
+            "Toutput_types": attr_types(FEATURES.values()),
+            "output_shapes": self.element_attrs()["output_shapes"],
+        }
         return self.add(name, "TensorSliceDataset", parts, attrs)
 
     @staticmethod
@@ -72,7 +75,7 @@ class LookupGraph:
         shapes = [known_shape([2, 3]), known_shape([2]), known_shape([2])]
         return {"output_types": attr_types(FEATURES.values()), "output_shapes": attr_shapes(shapes)}
 
-    def iterator(self, name: str = "iterator", dataset: Optional[TensorRef] = None, **options: Any) -> TensorRef:
+    def iterator(self, name: str = "iterator", dataset: TensorRef | None = None, **options: Any) -> TensorRef:
         attrs = {**self.element_attrs(), "container": attr_bytes(""), "shared_name": attr_bytes("")}
         iterator = self.add(name, "IteratorV2", (), attrs, **options)
         if dataset is not None:
@@ -102,9 +105,7 @@ class LookupGraph:
     def unary(self, name: str, op: str, x: Source, dtype: int = DT_INT64, **options: Any) -> TensorRef:
         return self.add(name, op, [x], {"T": attr_type(dtype)}, **options)
 
-    def lookup(
-        self, name: str, table: TensorRef, ids: Source, *, is_train: bool = True, dim: int = 4
-    ) -> TensorRef:
+    def lookup(self, name: str, table: TensorRef, ids: Source, *, is_train: bool = True, dim: int = 4) -> TensorRef:
         """The nodes of one `sparse_lookup`. Returns its result."""
         scope = f"{table.node.rsplit('/', 1)[0]}/{name}"
         mark = {ATTR_LOOKUP: attr_bytes(name)}
@@ -137,7 +138,9 @@ def big_graph(nodes: int, lookups: int) -> Any:
     buckets = graph.const("buckets", 1000)
     results = []
     for index in range(lookups):
-        shifted = graph.binary(f"shift_{index}", "AddV2", other_ids if index % 2 else ids, graph.const(f"by_{index}", index))
+        shifted = graph.binary(
+            f"shift_{index}", "AddV2", other_ids if index % 2 else ids, graph.const(f"by_{index}", index)
+        )
         keys = graph.binary(f"mod_{index}", "FloorMod", shifted, buckets)
         results.append(graph.lookup(f"lookup_{index}", tables[index % 50], keys, is_train=index % 3 != 0))
     used = 11 * lookups + 60

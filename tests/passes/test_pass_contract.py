@@ -7,11 +7,11 @@ import dataclasses
 import importlib
 from pathlib import Path
 
-import mx_rec.passes
 import pytest
 from golden_cases import CASES, GOLDEN_DIR, GoldenCase
 from tensorflow.core.framework import graph_pb2
 
+import mx_rec.passes
 from mx_rec.graph.canonical import canonical_text
 from mx_rec.graph.view import GraphView
 from mx_rec.passes import PASSES, Pass, PassFailed, PassManager, PipelineOptions, default_pipeline
@@ -51,7 +51,13 @@ def test_every_pass_file_is_registered() -> None:
     defining = set()
     for path in PASS_DIR.glob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        bases = [base.id for node in tree.body if isinstance(node, ast.ClassDef) for base in node.bases if isinstance(base, ast.Name)]
+        bases = [
+            base.id
+            for node in tree.body
+            if isinstance(node, ast.ClassDef)
+            for base in node.bases
+            if isinstance(base, ast.Name)
+        ]
         if "Pass" in bases:
             defining.add(path.stem)
     assert defining == set(PASSES)

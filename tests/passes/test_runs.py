@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,13 +51,14 @@ class Model:
 
     def __init__(self, kind: str) -> None:
         self.steps: dict[str, list[str]] = {}
-        self.starts: dict[str, Optional[str]] = {}
+        self.starts: dict[str, str | None] = {}
         with tf.Graph().as_default() as self.graph:
             tf1.set_random_seed(3)
             self.table = create_table(tf.int64, DIM, "user", tf1.truncated_normal_initializer(0.5))
             self.words = create_table(tf.int64, DIM, "words", tf1.random_uniform_initializer(-1, 1))
             vocabulary = tf1.lookup.StaticHashTable(
-                tf1.lookup.KeyValueTensorInitializer([f"w{i}" for i in range(5)], list(range(5)), tf.string, tf.int64), -1
+                tf1.lookup.KeyValueTensorInitializer([f"w{i}" for i in range(5)], list(range(5)), tf.string, tf.int64),
+                -1,
             )
             self.weight = tf1.get_variable("w", [6 * DIM, 1], use_resource=True, initializer=tf1.ones_initializer())
             getattr(self, f"_{kind}")(vocabulary)
@@ -74,9 +75,7 @@ class Model:
 
     def _from_structure(self, vocabulary: Any) -> None:
         data, other = dataset(), dataset(1, 3)
-        iterator = tf1.data.Iterator.from_structure(
-            tf1.data.get_output_types(data), tf1.data.get_output_shapes(data)
-        )
+        iterator = tf1.data.Iterator.from_structure(tf1.data.get_output_types(data), tf1.data.get_output_shapes(data))
         self.starts["train"] = iterator.make_initializer(data).name
         batch = iterator.get_next()
         self._train(batch, vocabulary)
@@ -147,7 +146,7 @@ def run(graph: tf.Graph, model: Model, epochs: int = 2) -> tuple[list, dict]:
         return values, {table.table_name: export(session, table) for table in (model.table, model.words)}
 
 
-def epoch(session: Any, names: list[str], start: Optional[str]) -> list:
+def epoch(session: Any, names: list[str], start: str | None) -> list:
     if start:
         session.run(start)
     values = []
@@ -211,6 +210,35 @@ def test_nothing_of_the_moved_part_runs_in_the_step(kind: str) -> None:
         assert not {"train/keys", "eval/keys"} & set(left)
     moved = find_lookups(GraphView(result.graph_def))
     assert moved and all(lookup.is_moved for lookup in moved)
+
+
+def test_sparse_and_ragged_features() -> None:
+    """Their components are variants, which pass through the dataset function; their values are looked up."""
+    values = []
+    for is_rewritten in (False, True):
+        terminate_config_initializer()
+        init(use_dynamic_expansion=True)
+        with tf.Graph().as_default() as graph:
+            table = create_table(tf.int64, 2, "t", tf1.random_normal_initializer(seed=1))
+            sparse = tf.sparse.from_dense(np.array([[1, 0, 2], [0, 3, 0], [4, 5, 6]], np.int64))
+            ragged = tf.ragged.constant([[1, 2], [3], [4, 5, 6]], dtype=tf.int64)
+            nested = {"s": sparse, "inner": (ragged, tf.constant([1.0, 2.0, 3.0]))}
+            iterator = tf1.data.make_initializable_iterator(tf.data.Dataset.from_tensor_slices(nested).batch(2))
+            batch = iterator.get_next()
+            inner, label = batch["inner"]
+            looked_up = [
+                sparse_lookup(table, ids, name=name)
+                for name, ids in (("s", batch["s"].values), ("r", inner.flat_values))
+            ]
+            fetch = [batch["s"].indices, inner.row_splits, tf.identity(label), *looked_up]
+        if is_rewritten:
+            result = PassManager(default_pipeline()).run(graph.as_graph_def(), live_shapes(graph))
+            assert not any(report.refusals for report in result.reports)
+            apply_live(graph, result.edits)
+        with tf1.Session(graph=graph) as session:
+            session.run(iterator.initializer)
+            values.append([session.run(fetch) for _ in range(2)])
+    np.testing.assert_equal(values[1], values[0])
 
 
 def ancestors(view: GraphView, names: list[str]) -> dict[str, str]:
@@ -343,7 +371,10 @@ def test_one_shot_golden_graph_runs() -> None:
     """A one-shot iterator whose dataset function makes a captured vocabulary again by its shared name."""
     graph_def = one_shot()
     initialise = graph_def.node.add(name="fill", op="InitializeTableV2", input=["vocabulary", "words/all", "words/at"])
-    initialise.attr["Tkey"].type, initialise.attr["Tval"].type = tf.string.as_datatype_enum, tf.int64.as_datatype_enum
+    initialise.attr["Tkey"].type, initialise.attr["Tval"].type = (
+        tf.string.as_datatype_enum,
+        tf.int64.as_datatype_enum,
+    )
     for name, value in (("words/all", [str(i) for i in range(15)]), ("words/at", np.arange(15) * 100)):
         node = graph_def.node.add(name=name, op="Const")
         tensor = tf1.make_tensor_proto(value)
@@ -373,9 +404,7 @@ LOOKUPS = st.lists(st.tuples(st.integers(0, 30), st.booleans(), st.integers(0, 1
 
 @settings(max_examples=25, deadline=None)
 @given(STEPS, LOOKUPS, st.lists(st.integers(0, 30), max_size=3), st.sampled_from(OPTIONS))
-def test_random_graphs_give_the_same_values(
-    steps: list, lookups: list, extra: list, options: PipelineOptions
-) -> None:
+def test_random_graphs_give_the_same_values(steps: list, lookups: list, extra: list, options: PipelineOptions) -> None:
     """Random preprocessing, some of which may not move, and random uses of what lies in between."""
     graph, fetches = random_graph(steps, lookups, extra)
     expected = run_random(graph, fetches)

@@ -28,9 +28,7 @@ class OpTable:
             self._find = ops.find(handle, self.keys, self.hints)
             self._look_ahead = {r: ops.look_ahead(handle, self.keys, r) for r in (False, True)}
             self._gather = ops.gather_by_address(handle, self.addresses, dim, self.default_row)
-            self._sgd = ops.apply_sgd_by_address(
-                handle, self.addresses, self.gradients, self.rate, weight_decay
-            )
+            self._sgd = ops.apply_sgd_by_address(handle, self.addresses, self.gradients, self.rate, weight_decay)
             self._adam = ops.apply_lazy_adam_by_address(handle, self.addresses, self.gradients, self.rate)
             self._size = ops.table_size(handle)
             self._capacity = ops.table_capacity(handle)
@@ -48,19 +46,13 @@ class OpTable:
         return self.session.run(self._look_ahead[reserve], {self.keys: keys})
 
     def gather(self, addresses, default_row=()):
-        return self.session.run(
-            self._gather, {self.addresses: addresses, self.default_row: default_row}
-        )
+        return self.session.run(self._gather, {self.addresses: addresses, self.default_row: default_row})
 
     def sgd(self, addresses, gradients, rate):
-        self.session.run(
-            self._sgd, {self.addresses: addresses, self.gradients: gradients, self.rate: rate}
-        )
+        self.session.run(self._sgd, {self.addresses: addresses, self.gradients: gradients, self.rate: rate})
 
     def lazy_adam(self, addresses, gradients, rate):
-        self.session.run(
-            self._adam, {self.addresses: addresses, self.gradients: gradients, self.rate: rate}
-        )
+        self.session.run(self._adam, {self.addresses: addresses, self.gradients: gradients, self.rate: rate})
 
     def size(self):
         return int(self.session.run(self._size))

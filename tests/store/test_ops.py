@@ -153,9 +153,7 @@ def test_lazy_adam_follows_its_formula():
 def test_lazy_adam_equals_tensorflow_adam_when_every_row_is_in_every_batch():
     rng = np.random.RandomState(1)
     with tf.Graph().as_default(), tf1.Session() as session:
-        variable = tf1.get_variable(
-            "v", [6, 4], initializer=tf1.constant_initializer(0.25), use_resource=True
-        )
+        variable = tf1.get_variable("v", [6, 4], initializer=tf1.constant_initializer(0.25), use_resource=True)
         gradient = tf1.placeholder(tf.float32, [6, 4])
         slices = tf.IndexedSlices(gradient, tf.range(6), tf.constant([6, 4]))
         adam = tf1.train.AdamOptimizer(0.05).apply_gradients([(slices, variable)])

@@ -13,9 +13,7 @@ INITIAL = 0.5
 EXTREMES = [0, -1, 1, 2**31, -(2**31) - 1, 2**63 - 1, -(2**63), 2**63 - 2]
 
 keys_strategy = st.lists(
-    st.one_of(
-        st.sampled_from(EXTREMES), st.integers(-20, 20), st.integers(-(2**63), 2**63 - 1)
-    ),
+    st.one_of(st.sampled_from(EXTREMES), st.integers(-20, 20), st.integers(-(2**63), 2**63 - 1)),
     max_size=40,
 )
 step_strategy = st.tuples(
@@ -105,9 +103,7 @@ def test_unique_matches_first_occurrence_order(graph_mode, dtype, data):
     from mx_rec import ops
 
     info = np.iinfo(dtype)
-    ids = data.draw(
-        st.lists(st.one_of(st.integers(-3, 3), st.integers(info.min, info.max)), max_size=60)
-    )
+    ids = data.draw(st.lists(st.one_of(st.integers(-3, 3), st.integers(info.min, info.max)), max_size=60))
     shape = data.draw(st.sampled_from([(len(ids),), (1, len(ids), 1)]))
     array = np.array(ids, dtype).reshape(shape)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:

@@ -13,11 +13,10 @@ import gc
 import time
 from collections.abc import Callable
 
-import numpy as np
-from harness import environment
-
 import networkx
+import numpy as np
 import tensorflow as tf
+from harness import environment
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.grappler import tf_optimizer
 
@@ -38,9 +37,7 @@ def build(lookups: int) -> tuple[tf.Graph, str, str]:
     init(use_dynamic_expansion=True)
     graph = tf.Graph()
     with graph.as_default():
-        data = tf.data.Dataset.from_tensors(
-            {"ids": np.zeros([16, lookups], np.int64), "y": np.zeros([16], np.float32)}
-        )
+        data = tf.data.Dataset.from_tensors({"ids": np.zeros([16, lookups], np.int64), "y": np.zeros([16], np.float32)})
         iterator = tf1.data.make_initializable_iterator(data)
         batch = iterator.get_next()
         zeros = tf1.zeros_initializer()

@@ -13,9 +13,8 @@ import gc
 import time
 
 import numpy as np
-from harness import BATCH, KEYS, environment, id_batches, interleave, scrambled, table
-
 import tensorflow as tf
+from harness import BATCH, KEYS, environment, id_batches, interleave, scrambled, table
 
 from mx_rec import ops
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
@@ -237,9 +236,7 @@ def run_insert(dim, rounds):
     for name, runs in results.items():
         total = np.median([sum(r) for r in runs])
         slowest = np.median([max(r) for r in runs])
-        print(
-            f"| {name} | {total:.2f} | {NEW_KEYS / total / 1e6:.2f} | {slowest * 1e3:.1f} | {total / base:.2f} |"
-        )
+        print(f"| {name} | {total:.2f} | {NEW_KEYS / total / 1e6:.2f} | {slowest * 1e3:.1f} | {total / base:.2f} |")
     print(flush=True)
 
 

@@ -272,6 +272,7 @@ void BenchNewKeys(int dim, InitializerKind kind, const char* kind_name,
     totals.push_back(total);
     memory = table->memory();
   }
+  std::sort(totals.begin(), totals.end());
   const double bytes =
       static_cast<double>(memory.index_bytes + memory.row_bytes +
                           memory.other_bytes) /

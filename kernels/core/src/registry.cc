@@ -1,6 +1,11 @@
+#include <algorithm>
+#include <iterator>
+#include <memory>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "mxrec/table.h"
 
@@ -21,13 +26,17 @@ Registry& Registry::Global() {
 
 void Registry::Register(const std::shared_ptr<Table>& table) {
   std::lock_guard<std::mutex> lock(impl_->mutex);
-  auto& same_name = impl_->tables[table->options().name];
-  std::vector<std::weak_ptr<Table>> live;
-  for (auto& weak : same_name) {
-    if (!weak.expired()) live.push_back(std::move(weak));
+  // Dead tables are forgotten here: there are few tables, seldom a new one.
+  for (auto entry = impl_->tables.begin(); entry != impl_->tables.end();) {
+    auto& same_name = entry->second;
+    same_name.erase(std::remove_if(same_name.begin(), same_name.end(),
+                                   [](const std::weak_ptr<Table>& weak) {
+                                     return weak.expired();
+                                   }),
+                    same_name.end());
+    entry = same_name.empty() ? impl_->tables.erase(entry) : std::next(entry);
   }
-  live.push_back(table);
-  same_name = std::move(live);
+  impl_->tables[table->options().name].push_back(table);
 }
 
 std::shared_ptr<Table> Registry::Find(const std::string& name) const {

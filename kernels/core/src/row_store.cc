@@ -98,26 +98,30 @@ int64_t RowStore::bytes_beside_rows() const {
 
 Status RowStore::Allocate(uint32_t count, RowIndex* first) {
   int64_t begin = next_.load(std::memory_order_relaxed);
-  do {
-    if (begin + count > kMaxRows) {
+  while (true) {
+    const int64_t end = begin + count;
+    if (end > kMaxRows) {
       return Status::ResourceExhausted("table '" + name_ + "' holds " +
                                        std::to_string(begin) +
                                        " rows, the most a table can have");
     }
-  } while (!next_.compare_exchange_weak(begin, begin + count,
-                                        std::memory_order_relaxed));
-  while (capacity() < begin + count) {
-    const Status status = AddSlab();
-    if (!status.ok()) return status;
+    if (end > capacity()) {
+      // Rows are counted only once they are there.
+      const Status status = AddSlab(end);
+      if (!status.ok()) return status;
+      begin = next_.load(std::memory_order_relaxed);
+    } else if (next_.compare_exchange_weak(begin, end,
+                                           std::memory_order_relaxed)) {
+      *first = static_cast<RowIndex>(begin);
+      return Status::Ok();
+    }
   }
-  *first = static_cast<RowIndex>(begin);
-  return Status::Ok();
 }
 
-Status RowStore::AddSlab() {
+Status RowStore::AddSlab(int64_t rows_needed) {
   std::lock_guard<std::mutex> lock(grow_mutex_);
   const uint32_t index = slabs_ready_.load(std::memory_order_relaxed);
-  if (capacity() >= next_.load(std::memory_order_relaxed)) return Status::Ok();
+  if (capacity() >= rows_needed) return Status::Ok();
   // The first slab has small pages, so that a small table stays small.
   const bool huge_pages = index > 0 && DataBytes(stride_) >= kHugePage;
   Slab slab = {};

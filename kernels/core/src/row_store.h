@@ -103,7 +103,8 @@ class RowStore {
     return slab_rows() * stride * static_cast<int64_t>(sizeof(float));
   }
   int64_t MetaBytes() const;
-  Status AddSlab();
+  // One more slab, unless another thread has already made room.
+  Status AddSlab(int64_t rows_needed);
 
   const std::string name_;
   const int dim_;

@@ -22,11 +22,12 @@ namespace {
 
 constexpr int kMaxDim = 8192;
 // How far ahead of a key its bucket and its row's key are fetched.
-constexpr int64_t kBucketAhead = 32;
-constexpr int64_t kKeyAhead = 16;
+constexpr int64_t kBucketAhead = 64;
+constexpr int64_t kKeyAhead = 32;
 // Shards of a small batch are locked together, so that there is an ahead.
 constexpr int64_t kMinKeysTogether = 32;
 constexpr int kMaxLockedShards = 16;
+constexpr int64_t kMinParallelKeys = 1024;
 constexpr int64_t kHintsAhead = 16;     // prefetched
 constexpr int64_t kRowsPerBlock = 256;  // row pointers resolved at a time
 // Rough costs in cycles, for the thread pool.
@@ -150,9 +151,9 @@ class TableImpl final : public Table {
   }
   MemoryUsage memory() const override;
   void Release() override;
+  // Without a lock: the registry asks while a release may be waiting.
   bool released() const override {
-    SharedLock layout(layout_lock_);
-    return rows_ == nullptr;
+    return released_.load(std::memory_order_acquire);
   }
 
  private:
@@ -223,6 +224,7 @@ class TableImpl final : public Table {
   std::unique_ptr<RowStore> rows_;  // null once released
   SlotLayout slots_;                // guarded by layout_lock_
   std::vector<std::unique_ptr<Shard>> shards_;
+  std::atomic<bool> released_{false};
   std::atomic<int64_t> size_{0};
   std::atomic<int64_t> update_count_{0};
 };
@@ -434,6 +436,9 @@ Status TableImpl::Process(Span<const Key> keys, Span<const Address> hints,
       },
       parallel);
   if (sorter.size() == 0) return Status::Ok();
+  if (sorter.size() < kMinParallelKeys) {
+    return ProcessShards(sorter, 0, kShards, missing, counts, addresses);
+  }
   std::mutex status_mutex;
   Status first_failure;
   parallel.For(kShards, (sorter.size() / kShards + 1) * kProbeCost,
@@ -714,6 +719,7 @@ MemoryUsage TableImpl::memory() const {
 
 void TableImpl::Release() {
   UniqueLock layout(layout_lock_);
+  released_.store(true, std::memory_order_release);
   rows_.reset();
   shards_.clear();
   size_.store(0);

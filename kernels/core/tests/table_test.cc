@@ -1,7 +1,11 @@
 #include "mxrec/table.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
+#include <fstream>
 #include <limits>
 #include <map>
 #include <memory>
@@ -329,6 +333,52 @@ TEST(Table_GrowsToAMillionKeys) {
     EXPECT_LE(total / kKeys, 1.15 * (8 + 4 * 16));
   }
 }
+
+// Sanitizers need address space of their own.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(Table_OutOfMemoryIsAnErrorAndNoMore) {
+  const auto table = MakeTable(Options("full_table", 256));
+  constexpr int64_t kBatch = 2000;
+  std::vector<Address> addresses(kBatch);
+  const auto first = FindOrInsert(table.get(), KeyRange(0, kBatch));
+  const std::vector<float> gradients(kBatch * 256, 1.0f);
+  // Room for some more batches, and then no more.
+  std::ifstream statm("/proc/self/statm");
+  int64_t pages = 0;
+  statm >> pages;
+  struct rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  struct rlimit limit = before;
+  limit.rlim_cur =
+      static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE) + (64 << 20));
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+  Status status;
+  int64_t batches = 1;
+  for (; batches < 200 && status.ok(); ++batches) {
+    status = table->FindOrInsert(KeyRange(batches * kBatch, kBatch), {}, {},
+                                 addresses, FourThreads());
+  }
+  const Status again = table->FindOrInsert(KeyRange(batches * kBatch, kBatch),
+                                           {}, {}, addresses, FourThreads());
+  const Status slots =
+      table->ApplyLazyAdam(first, gradients.data(), {}, Serial());
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_ERROR(status, Code::kResourceExhausted, "full_table");
+  EXPECT_ERROR(again, Code::kResourceExhausted, "full_table");
+  EXPECT_ERROR(slots, Code::kResourceExhausted, "full_table");
+  // What was there is unharmed, and with memory all goes on.
+  EXPECT_EQ(table->stride(), 256);
+  EXPECT_TRUE(Find(*table, KeyRange(0, kBatch)) == first);
+  EXPECT_LE(kBatch * (batches - 1), table->size());
+  EXPECT_LE(table->size(), table->capacity());
+  EXPECT_EQ(Export(*table).size(), table->size());
+  ASSERT_OK(table->ApplyLazyAdam(first, gradients.data(), {}, Serial()));
+  // Part of the refused batches may have been inserted.
+  const auto all = FindOrInsert(table.get(), KeyRange(0, kBatch * ++batches));
+  EXPECT_EQ(table->size(), kBatch * batches);
+  EXPECT_EQ(std::set<Address>(all.begin(), all.end()).size(), all.size());
+}
+#endif
 
 TEST(Table_MemoryGrowsWithSlots) {
   TableOptions options = Options("t", 8);

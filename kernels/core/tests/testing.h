@@ -135,8 +135,8 @@ inline int RunAll(const std::vector<std::string>& filters) {
 
 #define MXREC_COMPARE_(a, b, op, test, otherwise)             \
   do {                                                        \
-    const auto mxrec_a = (a);                                \
-    const auto mxrec_b = (b);                                \
+    const auto mxrec_a = (a);                                 \
+    const auto mxrec_b = (b);                                 \
     if (!(test)) {                                            \
       MXREC_FAIL_(std::string(#a " " op " " #b ": ") +        \
                   ::mxrec::testing::Show(mxrec_a) + " and " + \

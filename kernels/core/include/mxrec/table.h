@@ -26,7 +26,7 @@ struct TableOptions {
 
 // Slots an optimizer keeps in each row behind the embedding.
 struct SlotLayout {
-  std::string optimizer;             // "LazyAdam", ...
+  std::string optimizer;              // "LazyAdam", ...
   std::vector<float> initial_values;  // one per slot; a slot has dim columns
 };
 
@@ -44,7 +44,7 @@ struct LazyAdamParams {
 
 struct MemoryUsage {
   int64_t index_bytes = 0;
-  int64_t row_bytes = 0;   // bytes of row slabs in use (rows handed out)
+  int64_t row_bytes = 0;    // bytes of row slabs in use (rows handed out)
   int64_t other_bytes = 0;  // keys, counts, bitmaps
 };
 
@@ -106,9 +106,9 @@ class Table {
                                const LazyAdamParams& params,
                                const Parallel& parallel) = 0;
 
-  virtual int64_t size() const = 0;      // visible keys
-  virtual int64_t capacity() const = 0;  // rows that fit without new memory
-  virtual int stride() const = 0;        // floats per row, slots included
+  virtual int64_t size() const = 0;          // visible keys
+  virtual int64_t capacity() const = 0;      // rows that fit without new memory
+  virtual int stride() const = 0;            // floats per row, slots included
   virtual int64_t update_count() const = 0;  // optimizer steps applied
   virtual MemoryUsage memory() const = 0;
 

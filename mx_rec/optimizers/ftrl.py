@@ -1,0 +1,61 @@
+"""FTRL on tables of fixed capacity."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import tensorflow as tf
+
+from mx_rec.optimizers.by_address import LearningRate, check_learning_rate
+from mx_rec.optimizers.on_variable import DistinctRowsMixin, check_fixed_capacity
+from mx_rec.util.validate import check_bool
+
+
+class Ftrl(DistinctRowsMixin, tf.compat.v1.train.FtrlOptimizer):
+    """TensorFlow's FTRL-proximal (McMahan et al., 2013) for the rows of the batch."""
+
+
+def create_hash_optimizer(
+    learning_rate: LearningRate,
+    use_locking: bool = False,
+    name: str = "Ftrl",
+    learning_rate_power: float = -0.5,
+    initial_accumulator_value: float = 0.1,
+    l1_regularization_strength: float = 0.0,
+    l2_regularization_strength: float = 0.0,
+    l2_shrinkage_regularization_strength: float = 0.0,
+    accum_name: Optional[str] = None,
+    linear_name: Optional[str] = None,
+) -> Ftrl:
+    """FTRL on the variables of `get_dense_and_sparse_variable()[1]`.
+
+    Args:
+        learning_rate: 0..10, a scalar tensor, or a function that gives one.
+        use_locking: as in TensorFlow.
+        name: 1..200 characters.
+        learning_rate_power: at most 0.
+        initial_accumulator_value: at least 0.
+        l1_regularization_strength: at least 0.
+        l2_regularization_strength: at least 0.
+        l2_shrinkage_regularization_strength: at least 0.
+        accum_name: of the accumulator slot; derived from `name` if None.
+        linear_name: of the linear slot; derived from `name` if None.
+
+    Raises:
+        EnvironmentError: before `init`.
+        ValueError, TypeError: a parameter is out of range, or tables expand dynamically.
+    """
+    check_fixed_capacity(name)
+    check_bool("use_locking", use_locking)
+    return Ftrl(
+        check_learning_rate(learning_rate),
+        learning_rate_power,
+        initial_accumulator_value,
+        l1_regularization_strength,
+        l2_regularization_strength,
+        use_locking,
+        name,
+        accum_name,
+        linear_name,
+        l2_shrinkage_regularization_strength,
+    )

@@ -1,0 +1,88 @@
+"""LazyAdam on tables of fixed capacity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from mx_rec.optimizers.by_address import LearningRate, check_learning_rate
+from mx_rec.optimizers.on_variable import DistinctRowsMixin, check_fixed_capacity
+from mx_rec.util.validate import check_bool, check_float
+
+
+class LazyAdam(DistinctRowsMixin, tf.compat.v1.train.Optimizer):
+    """Adam whose moments (slots `momentum` and `velocity`) move only for the rows of the batch.
+
+    The powers of beta1 and beta2 are kept per table and advance once per `apply_gradients`. Formula:
+    `mx_rec.ops.apply_lazy_adam_by_address`.
+    """
+
+    def __init__(self, learning_rate: LearningRate, beta1: float, beta2: float, epsilon: float, name: str) -> None:
+        super().__init__(use_locking=False, name=name)
+        self._learning_rate = learning_rate
+        self._beta1, self._beta2, self._epsilon = beta1, beta2, epsilon
+
+    def _create_slots(self, var_list: list[tf.Variable]) -> None:
+        for variable in var_list:
+            self._zeros_slot(variable, "momentum", f"{self._name}/momentum")
+            self._zeros_slot(variable, "velocity", f"{self._name}/velocity")
+            self._create_non_slot_variable(self._beta1, "beta1_power", variable)
+            self._create_non_slot_variable(self._beta2, "beta2_power", variable)
+
+    def _prepare(self) -> None:
+        rate = self._learning_rate() if callable(self._learning_rate) else self._learning_rate
+        self._rate = tf.cast(rate, tf.float32, name="learning_rate")
+
+    def _resource_apply_sparse(self, grad: tf.Tensor, handle: Any, indices: tf.Tensor) -> tf.Operation:
+        m, v = self.get_slot(handle, "momentum"), self.get_slot(handle, "velocity")
+        power1 = self._get_non_slot_variable("beta1_power", handle)
+        power2 = self._get_non_slot_variable("beta2_power", handle)
+        step_size = self._rate * tf.sqrt(1.0 - power2) / (1.0 - power1)
+        m_new = self._beta1 * tf.gather(m, indices) + (1.0 - self._beta1) * grad
+        v_new = self._beta2 * tf.gather(v, indices) + (1.0 - self._beta2) * tf.square(grad)
+        step = step_size * m_new / (tf.sqrt(v_new) + self._epsilon)
+        raw = tf.raw_ops
+        updates = [
+            raw.ResourceScatterUpdate(resource=m.handle, indices=indices, updates=m_new),
+            raw.ResourceScatterUpdate(resource=v.handle, indices=indices, updates=v_new),
+            raw.ResourceScatterSub(resource=handle.handle, indices=indices, updates=step),
+        ]
+        with tf.control_dependencies(updates):
+            return tf.group(
+                power1.assign(power1 * self._beta1, read_value=False),
+                power2.assign(power2 * self._beta2, read_value=False),
+            )
+
+
+def create_hash_optimizer(
+    learning_rate: LearningRate = 0.001,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    name: str = "LazyAdam",
+    use_fusion_optim: bool = False,
+) -> LazyAdam:
+    """LazyAdam on the variables of `get_dense_and_sparse_variable()[1]`.
+
+    Args:
+        learning_rate: 0..10, a scalar tensor, or a function that gives one.
+        beta1: decay of the first moment, in (0, 1).
+        beta2: decay of the second moment, in [0, 1].
+        epsilon: in (0, 1].
+        name: 1..200 characters.
+        use_fusion_optim: accepted.
+
+    Raises:
+        EnvironmentError: before `init`.
+        ValueError, TypeError: a parameter is out of range, or tables expand dynamically.
+    """
+    check_fixed_capacity(name)
+    check_bool("use_fusion_optim", use_fusion_optim)
+    return LazyAdam(
+        check_learning_rate(learning_rate),
+        check_float("beta1", beta1, 0.0, 1.0, low_open=True, high_open=True),
+        check_float("beta2", beta2, 0.0, 1.0),
+        check_float("epsilon", epsilon, 0.0, 1.0, low_open=True),
+        name,
+    )

@@ -1,0 +1,67 @@
+"""What the optimizers of fixed-capacity tables share.
+
+The rows of such a table are a `tf.Variable`, and its optimizers are TensorFlow optimizers: slots are
+slot variables, `compute_gradients`, `apply_gradients` and `minimize` are TensorFlow's own. What they
+add: gradients of a repeated row are summed first, and the summation is skipped where rows are known
+to be distinct (a single lookup has made them unique already).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from mx_rec import ops
+from mx_rec.util.initialize import ConfigInitializer
+from mx_rec.util.validate import check_string
+
+_OFFSETS_OP = "MxRecOffsets"
+
+
+def check_fixed_capacity(name: str) -> None:
+    """Refuses an optimizer on variables where tables expand dynamically."""
+    config = ConfigInitializer.get_instance()
+    check_string("name", name, 1, 200)
+    if config.use_dynamic_expansion:
+        raise ValueError(
+            f"{name}: with init(use_dynamic_expansion=True) rows are reached by address; "
+            "use create_hash_optimizer_by_address"
+        )
+
+
+class DistinctRowsMixin:
+    """Sums gradients of repeated rows before a sparse update, only where rows can repeat."""
+
+    def _resource_apply_sparse_duplicate_indices(self, grad: tf.Tensor, handle: Any, indices: tf.Tensor) -> Any:
+        rows, gradients = distinct_rows(indices, grad)
+        return self._resource_apply_sparse(gradients, handle, rows)  # type: ignore[attr-defined]
+
+    def _apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> tf.Operation:
+        raise NotImplementedError(_dense_message(var))
+
+    def _resource_apply_dense(self, grad: tf.Tensor, handle: Any) -> tf.Operation:
+        raise NotImplementedError(_dense_message(handle))
+
+
+def distinct_rows(indices: tf.Tensor, gradients: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Distinct row indices [m] and the sums of their gradients [m, dim], in order of first occurrence."""
+    if _are_distinct(indices):
+        return indices, gradients
+    keys, position, _ = ops.unique(indices)
+    return keys, tf.math.unsorted_segment_sum(gradients, position, tf.size(keys))
+
+
+def _are_distinct(indices: tf.Tensor) -> bool:
+    """Whether the indices come from one lookup, whose keys are unique."""
+    operation = indices.op
+    while operation.type in ("Identity", "Reshape"):
+        operation = operation.inputs[0].op
+    return operation.type == _OFFSETS_OP
+
+
+def _dense_message(variable: Any) -> str:
+    return (
+        f"{getattr(variable, 'name', variable)}: this optimizer updates rows of tables only; "
+        "train dense variables with a TensorFlow optimizer"
+    )
