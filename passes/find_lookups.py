@@ -10,13 +10,14 @@ from typing import ClassVar
 from mx_rec.constants.constants import ATTR_LOOKUP
 from mx_rec.graph.iterators import GET_NEXT, IteratorInfo, Obstacle, iterator_of
 from mx_rec.graph.node import Node, TensorRef
-from mx_rec.graph.op_signatures import OP_FIND, OP_FIND_OR_INSERT, OP_GATHER, OP_TABLE, OP_UNIQUE
+from mx_rec.graph.op_signatures import OP_FIND, OP_FIND_OR_INSERT, OP_GATHER, OP_OFFSETS, OP_TABLE, OP_UNIQUE
 from mx_rec.graph.slices import slice_analysis
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome
 
 TRAIN = "train"
 EVAL = "eval"
+_FROM_OFFSETS_TO_ROWS = ("Maximum", "ResourceGather", "SelectV2")
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,10 @@ class Lookup:
         table_node: the node that gives the table handle.
         unique_node: the MxRecUnique node that feeds it; `None` once it is moved.
         entrance: the Identity node of its ids; `None` if it has none or is moved.
-        gather_node: the MxRecGatherByAddress node, if any.
+        offset_node: the node whose output leads to the rows: the find node itself, or, for a table of fixed
+            capacity, the MxRecOffsets node.
+        gather_node: the node that gives the local embedding, if any: MxRecGatherByAddress, or, for a table of
+            fixed capacity, the gather on its variable.
         restore_gathers: the GatherV2 nodes that spread rows over the batch.
         ids: the tensor it was called with; `None` once it is moved.
         get_next: the batch it depends on; `None` if it does not depend on exactly one.
@@ -53,6 +57,7 @@ class Lookup:
     table_node: str
     unique_node: str | None
     entrance: str | None
+    offset_node: str
     gather_node: str | None
     restore_gathers: tuple[str, ...]
     ids: TensorRef | None
@@ -124,7 +129,7 @@ def _lookup(view: GraphView, find: Node) -> Lookup:
     table, keys = view.node(find.inputs[0].node), view.node(find.inputs[1].node)
     unique = keys if keys.op == OP_UNIQUE else None
     entrance = _entrance(view, unique)
-    gather, restores = _gathers(view, find)
+    offsets, gather, restores = _gathers(view, find)
     get_next, iterator, obstacle = _batch(view, find, table, keys)
     return Lookup(
         name=find.str_attr(ATTR_LOOKUP) or find.name,
@@ -135,6 +140,7 @@ def _lookup(view: GraphView, find: Node) -> Lookup:
         table_node=table.name,
         unique_node=unique.name if unique else None,
         entrance=entrance.name if entrance else None,
+        offset_node=offsets.name,
         gather_node=gather.name if gather else None,
         restore_gathers=restores,
         ids=(entrance or unique).inputs[0] if unique else None,  # type: ignore[union-attr]
@@ -153,17 +159,37 @@ def _entrance(view: GraphView, unique: Node | None) -> Node | None:
     return source if source is not None and source.op == "Identity" else None
 
 
-def _gathers(view: GraphView, find: Node) -> tuple[Node | None, tuple[str, ...]]:
+def _gathers(view: GraphView, find: Node) -> tuple[Node, Node | None, tuple[str, ...]]:
+    """(the node of the offsets, of the local embedding, those that restore the batch)."""
     for use in view.consumers(TensorRef(find.name, 0)):
-        gather = view.node(use.node)
-        if gather.op == OP_GATHER:
-            return gather, tuple(_restores(view, gather))
-    return None, ()
+        node = view.node(use.node)
+        if node.op == OP_GATHER:
+            return find, node, tuple(_restores(view, node))
+        if node.op == OP_OFFSETS:
+            gather = _variable_gather(view, node)
+            return node, gather, tuple(_restores(view, gather)) if gather else ()
+    return find, None, ()
+
+
+def _variable_gather(view: GraphView, offsets: Node) -> Node | None:
+    """The local embedding of a table of fixed capacity: what a GatherV2 restores, or the last gather."""
+    pending, last = [offsets], None
+    while pending:
+        node = pending.pop()
+        if node.op in ("ResourceGather", "SelectV2"):
+            last = node
+            if any(True for _ in _restores(view, node)):
+                return node
+        for use in view.consumers(TensorRef(node.name, 0)):
+            reader = view.node(use.node)
+            if reader.op in _FROM_OFFSETS_TO_ROWS and reader.str_attr(ATTR_LOOKUP) == offsets.str_attr(ATTR_LOOKUP):
+                pending.append(reader)
+    return last
 
 
 def restore_gathers(view: GraphView) -> list[str]:
     """The GatherV2 nodes that spread the rows of any lookup over its batch."""
-    return [name for gather in view.nodes_of(OP_GATHER) for name in _restores(view, gather)]
+    return [name for lookup in find_lookups(view) for name in lookup.restore_gathers]
 
 
 def _restores(view: GraphView, gather: Node) -> Iterator[str]:

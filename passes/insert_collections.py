@@ -57,5 +57,5 @@ def _memberships(lookup: Lookup) -> list[tuple[str, str]]:
     pairs = [(lookup.entrance, ASCEND_SPARSE_LOOKUP_ENTRANCE)]
     if lookup.is_trained:
         pairs.append((lookup.gather_node, ASCEND_SPARSE_LOOKUP_LOCAL_EMB))
-        pairs.append((lookup.find_node, ASCEND_SPARSE_LOOKUP_ID_OFFSET))
+        pairs.append((lookup.offset_node, ASCEND_SPARSE_LOOKUP_ID_OFFSET))
     return [(node, collection) for node, collection in pairs if node is not None]

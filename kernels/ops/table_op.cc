@@ -24,6 +24,7 @@ REGISTER_OP("MxRecTable")
     .Attr("initializer_pool: tensor = { dtype: DT_FLOAT tensor_shape {} }")
     .Attr("seed: int = 0")
     .Attr("record_counts: bool = false")
+    .Attr("fixed_capacity: int >= 0 = 0")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
     .SetIsStateful()
@@ -34,6 +35,8 @@ Handle of a growing embedding table, created on first use in a session.
 initializer: constant (a), uniform [a, b), normal and truncated_normal (mean a,
   standard deviation b), or pool (a row of initializer_pool [n, dim], chosen by key).
   A row is a function of (seed, key) alone.
+fixed_capacity: 0 for a table that grows; else it keeps at most so many keys and
+  no rows: MxRecOffsets leads to the rows of a variable.
 shared_name: tables of one session with one shared_name are one table.
 )doc");
 
@@ -44,6 +47,8 @@ class TableOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("dim", &options_.dim));
     OP_REQUIRES_OK(context,
                    context->GetAttr("record_counts", &options_.record_counts));
+    OP_REQUIRES_OK(
+        context, context->GetAttr("fixed_capacity", &options_.fixed_capacity));
     OP_REQUIRES_OK(context, ReadInitializer(context, &options_.initializer));
     OP_REQUIRES_OK(context, context->GetAttr("container", &container_));
     OP_REQUIRES_OK(context, context->GetAttr("shared_name", &shared_name_));
@@ -114,12 +119,15 @@ class TableOp : public OpKernel {
   // they must agree on what the table is.
   Status CheckSame(const mxrec::TableOptions& existing) const {
     if (existing.dim == options_.dim &&
-        existing.record_counts == options_.record_counts) {
+        existing.record_counts == options_.record_counts &&
+        existing.fixed_capacity == options_.fixed_capacity) {
       return Status();
     }
     return tensorflow::errors::InvalidArgument(
         "table '", options_.name, "' exists with dim ", existing.dim,
-        ", but node ", name(), " asks for dim ", options_.dim,
+        " and capacity ", existing.fixed_capacity, ", but node ", name(),
+        " asks for dim ", options_.dim, " and capacity ",
+        options_.fixed_capacity,
         "; use another table name or terminate_config_initializer first");
   }
 

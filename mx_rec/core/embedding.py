@@ -56,7 +56,9 @@ def create_table(
 ) -> EmbeddingTable:
     """Creates an embedding table in the default graph.
 
-    With dynamic expansion the table grows with the keys it sees, so no size need be guessed.
+    With `init(use_dynamic_expansion=True)` the table grows with the keys it sees, so no size need be guessed.
+    Otherwise its rows are a variable of fixed capacity, and a batch that brings more keys than fit raises
+    `tf.errors.ResourceExhaustedError`, the table unharmed.
 
     Args:
         key_dtype: tf.int64 or tf.int32, dtype of the ids.
@@ -65,9 +67,10 @@ def create_table(
         emb_initializer: a TensorFlow or Keras initializer instance. A key's row depends on the
             table's seed (the initializer's, else the graph's, and the name), the key and the column
             alone: the same key gets the same row in every run and order.
-        device_vocabulary_size: 1..1e9; with dynamic expansion only the fan-in of variance scaling.
-        host_vocabulary_size: 0..1e9; no effect with dynamic expansion.
-        ssd_vocabulary_size: 0..1e9; no effect with dynamic expansion.
+        device_vocabulary_size: 1..1e9, the capacity; with dynamic expansion only the fan-in of variance scaling.
+        host_vocabulary_size: 0..1e9; if given, the capacity is this plus `ssd_vocabulary_size`. No effect with
+            dynamic expansion.
+        ssd_vocabulary_size: 0..1e9, needs `host_vocabulary_size`.
         ssd_data_path: accepted; tables live in memory.
         is_save: whether checkpoints include the table.
         is_dp: accepted; one process holds the whole table.
@@ -87,16 +90,12 @@ def create_table(
         EnvironmentError: before `init`.
         TypeError, ValueError: a parameter is out of its range (the message names it), or the name
             is taken.
-        NotImplementedError: without dynamic expansion, or for what is not available yet.
+        NotImplementedError: for what is not available yet.
     """
     config = ConfigInitializer.get_instance()
     if enable_merge or padding_keys is not None or padding_keys_mask or padding_keys_len is not None:
         raise NotImplementedError(
             f"table {name!r}: enable_merge and padding_keys are not available yet; leave them out"
-        )
-    if not config.use_dynamic_expansion:
-        raise NotImplementedError(
-            f"table {name!r}: tables of fixed capacity are not available yet; use init(use_dynamic_expansion=True)"
         )
     if key_dtype not in _ID_DTYPES:
         raise ValueError(f"key_dtype must be tf.int64 or tf.int32, got {key_dtype!r}")
@@ -126,6 +125,9 @@ def create_table(
         raise ValueError(f"table name {name!r} is taken in this graph; each table needs its own name")
     seed = table_seed(name, emb_initializer, graph.seed)
     native = to_native(emb_initializer, columns, device_vocabulary_size, seed)
+    capacity = 0
+    if not config.use_dynamic_expansion:
+        capacity = host_vocabulary_size + ssd_vocabulary_size or device_vocabulary_size
     with tf.compat.v1.name_scope(None), tf.control_dependencies(None):
         handle = ops.table_handle(
             name,
@@ -137,11 +139,15 @@ def create_table(
             initializer_pool=native.pool,
             seed=seed,
             record_counts=os.environ.get("RECORD_KEY_COUNT", "0") == "1",
+            fixed_capacity=capacity,
             name=f"mx_rec/{name}/handle",
         )
+        variable = _rows_variable(name, handle, capacity, columns) if capacity else None
     set_string_attr(handle.op, ATTR_GRAPH_TOKEN, state.token)
-    tf.compat.v1.add_to_collection(config.train_params_config.ascend_global_hashtable_collection, handle)
-    table = EmbeddingTable(name, columns, tf.as_dtype(key_dtype), handle, is_save)
+    tf.compat.v1.add_to_collection(
+        config.train_params_config.ascend_global_hashtable_collection, handle if variable is None else variable
+    )
+    table = EmbeddingTable(name, columns, tf.as_dtype(key_dtype), handle, is_save, variable)
     state.tables[name] = table
     return table
 
@@ -186,7 +192,8 @@ def sparse_lookup(
         float32 tensor of shape `ids.shape + [dim]`.
 
     A training lookup with `is_grad` puts its local embedding, float32 [n, dim], into the collection
-    ASCEND_SPARSE_LOOKUP_LOCAL_EMB and its addresses, int64 [n], into ASCEND_SPARSE_LOOKUP_ID_OFFSET,
+    ASCEND_SPARSE_LOOKUP_LOCAL_EMB and its addresses (rows of the variable where the capacity is fixed), int64
+    [n], into ASCEND_SPARSE_LOOKUP_ID_OFFSET,
     in the same order; every lookup puts its ids into ASCEND_SPARSE_LOOKUP_ENTRANCE.
 
     Raises:
@@ -213,20 +220,52 @@ def sparse_lookup(
             addresses = ops.find_or_insert(hashtable.handle, keys, no_hints, counts, name="addresses")
         else:
             addresses = ops.find(hashtable.handle, keys, no_hints, name="addresses")
-        embeddings = ops.gather_by_address(hashtable.handle, addresses, hashtable.dim, default_row, name="local_emb")
+        offsets, embeddings, marked = _local_embeddings(hashtable, addresses, is_train, default_row)
         result = tf.gather(embeddings, restore, axis=0, name="embeddings")
-    for node in (entrance, keys, addresses, embeddings, result):
+    for node in (entrance, keys, addresses, *marked, result):
         set_string_attr(node.op, ATTR_LOOKUP, lookup_name)
 
     graph = ids.graph
     graph.add_to_collection(ASCEND_SPARSE_LOOKUP_ENTRANCE, entrance)
     if is_train and is_grad:
         graph.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, embeddings)
-        graph.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, addresses)
+        graph.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, offsets)
     state.lookups[lookup_name] = graph_state.LookupRecord(
         lookup_name, hashtable.table_name, is_train, is_grad, addresses, embeddings
     )
     return result if is_grad else tf.stop_gradient(result)
+
+
+def _rows_variable(name: str, handle: tf.Tensor, capacity: int, dim: int) -> tf.Variable:
+    """The rows of a table of fixed capacity; not trainable by dense optimizers, but global and so saved."""
+    return tf.compat.v1.Variable(
+        lambda: ops.fresh_rows(handle, capacity, dim),
+        trainable=False,
+        collections=[tf.compat.v1.GraphKeys.GLOBAL_VARIABLES],
+        name=name if name[0].isalnum() else f"table{name}",
+        dtype=tf.float32,
+        shape=[capacity, dim],
+        use_resource=True,
+    )
+
+
+def _local_embeddings(
+    table: EmbeddingTable, addresses: tf.Tensor, is_train: bool, default_row: Optional[np.ndarray]
+) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+    """(offsets [n], embeddings [n, dim], the tensors between addresses and embeddings, these included)."""
+    if table.variable is None:
+        embeddings = ops.gather_by_address(table.handle, addresses, table.dim, default_row, name="local_emb")
+        return addresses, embeddings, [embeddings]
+    variable = table.variable.handle
+    offsets = ops.offsets(table.handle, variable, addresses, name="offsets")
+    if is_train:  # every key of a training batch has a row
+        embeddings = tf.raw_ops.ResourceGather(resource=variable, indices=offsets, dtype=tf.float32, name="local_emb")
+        return offsets, embeddings, [offsets, embeddings]
+    found = tf.maximum(offsets, tf.constant(0, tf.int64))
+    rows = tf.raw_ops.ResourceGather(resource=variable, indices=found, dtype=tf.float32)
+    default = np.zeros([table.dim], np.float32) if default_row is None else default_row
+    embeddings = tf.where(tf.expand_dims(offsets, 1) < 0, default, rows, name="local_emb")
+    return offsets, embeddings, [offsets, found, rows, embeddings]
 
 
 def _check_dim(dim: Any) -> int:

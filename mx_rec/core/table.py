@@ -20,6 +20,7 @@ class EmbeddingTable:
         key_dtype: dtype of the ids it is looked up with, tf.int64 or tf.int32.
         handle: scalar resource tensor.
         is_save: whether checkpoints include it.
+        variable: its rows float32 [capacity, dim] if its capacity is fixed, else None.
     """
 
     table_name: str
@@ -27,6 +28,7 @@ class EmbeddingTable:
     key_dtype: tf.DType
     handle: tf.Tensor
     is_save: bool = True
+    variable: Optional[tf.Variable] = None
 
     def size(self, session: Optional[tf.compat.v1.Session] = None) -> int:
         """Number of keys: of the table in `session`, else of the newest live one; 0 if none lives."""

@@ -231,13 +231,13 @@ def _digest(data: bytes) -> str:
 def _default_attrs(op: str) -> dict[str, str]:
     if op.startswith(_OWN_OP_PREFIX):
         return {}
-    op_def = registered_op_def(op)
-    return {} if op_def is None else _registered_defaults(op_def.name)
+    return _registered_defaults(op)
 
 
 @functools.cache
 def _registered_defaults(op: str) -> dict[str, str]:
-    attrs = registered_op_def(op).attr
+    op_def = registered_op_def(op)
+    attrs = () if op_def is None else op_def.attr
     return {attr.name: attr_text(attr.default_value) for attr in attrs if attr.HasField("default_value")}
 
 

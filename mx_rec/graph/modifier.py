@@ -10,6 +10,7 @@ import tensorflow as tf
 from mx_rec import ops
 from mx_rec.constants.constants import ATTR_GRAPH_TOKEN
 from mx_rec.core import graph_state
+from mx_rec.core.table import EmbeddingTable
 from mx_rec.errors import GraphRewriteError
 from mx_rec.graph.apply_live import apply_live
 from mx_rec.graph.op_impl_mode import read_op_impl_mode
@@ -29,6 +30,7 @@ from mx_rec.util.validate import check_bool
 
 DUMP_DIR = "export_graph"
 HOT_EMBEDDING_ENV = "HOT_EMBEDDING"
+_VARIABLE_UPDATES = ("ResourceScatter", "ResourceSparseApply")
 
 
 def modify_graph_and_start_emb_cache(
@@ -95,7 +97,7 @@ def _check_ready(graph: tf.Graph) -> None:
             "this graph has been rewritten already: call modify_graph_and_start_emb_cache() once per graph"
         )
     trained = [record for record in state.lookups.values() if record.is_train and record.is_grad]
-    if trained and not any(_is_updated(record.addresses) for record in trained):
+    if trained and not any(_is_updated(record, state.tables[record.table_name]) for record in trained):
         raise RuntimeError(
             "modify_graph_and_start_emb_cache must come after the gradients: no optimizer updates "
             f"the rows of {', '.join(repr(record.name) for record in trained)} yet. Build "
@@ -110,10 +112,12 @@ def _check_ready(graph: tf.Graph) -> None:
         )
 
 
-def _is_updated(addresses: tf.Tensor) -> bool:
-    """Whether an update op takes these addresses, perhaps through concatenation or identity."""
+def _is_updated(record: graph_state.LookupRecord, table: EmbeddingTable) -> bool:
+    """Whether an update op takes the lookup's addresses, or changes the variable of its table."""
+    if table.variable is not None:
+        return any(op.type.startswith(_VARIABLE_UPDATES) for op in table.variable.handle.consumers())
     seen = set()
-    pending = list(addresses.consumers())
+    pending = list(record.addresses.consumers())
     while pending:
         operation = pending.pop()
         if operation.name in seen:

@@ -17,6 +17,7 @@ OP_LOOK_AHEAD = "MxRecLookAhead"
 OP_FIND_OR_INSERT = "MxRecFindOrInsert"
 OP_FIND = "MxRecFind"
 OP_GATHER = "MxRecGatherByAddress"
+OP_OFFSETS = "MxRecOffsets"
 
 
 class Signature(NamedTuple):
@@ -48,6 +49,7 @@ SIGNATURES: dict[str, Signature] = {
             "initializer_pool: tensor = float []",
             "seed: int = 0",
             "record_counts: bool = false",
+            "fixed_capacity: int = 0",
             "container: string = ",
             "shared_name: string = ",
         ),
@@ -62,6 +64,8 @@ SIGNATURES: dict[str, Signature] = {
     OP_FIND_OR_INSERT: Signature((_HANDLE, "keys: int64", "hints: int64", "counts: int32"), ("addresses: int64",)),
     OP_FIND: Signature((_HANDLE, "keys: int64", "hints: int64"), ("addresses: int64",)),
     OP_GATHER: Signature((_HANDLE, "addresses: int64", "default_row: float"), ("embeddings: float",), ("dim: int",)),
+    OP_OFFSETS: Signature((_HANDLE, "rows: resource", "addresses: int64"), ("offsets: int64",)),
+    "MxRecFreshRows": Signature((_HANDLE,), ("rows: float",), ("capacity: int", "dim: int")),
     "MxRecApplySgdByAddress": Signature(
         (_HANDLE, "addresses: int64", "gradients: float", "learning_rate: float"),
         (),

@@ -20,9 +20,11 @@ _NOT_DIFFERENTIABLE = (
     "MxRecApplySgdByAddress",
     "MxRecFind",
     "MxRecFindOrInsert",
+    "MxRecFreshRows",
     # Rows are trained by address, not by differentiating through the table.
     "MxRecGatherByAddress",
     "MxRecLookAhead",
+    "MxRecOffsets",
     "MxRecTable",
     "MxRecTableCapacity",
     "MxRecTableExport",

@@ -39,6 +39,7 @@ def table_handle(
     initializer_pool: Optional[np.ndarray] = None,
     seed: int = 0,
     record_counts: bool = False,
+    fixed_capacity: int = 0,
     name: Optional[str] = None,
 ) -> tf.Tensor:
     """Handle (scalar resource) of a table that is created on first use in a session.
@@ -54,6 +55,8 @@ def table_handle(
         initializer_pool: float32 [rows, dim], for `pool` only.
         seed: with the key and the column it determines every initial value.
         record_counts: whether to keep an occurrence count per key.
+        fixed_capacity: 0 for a table that grows and keeps its rows; else it keeps at most so many keys,
+            and `offsets` leads to the rows of a variable.
         name: of the node.
     """
     pool = np.zeros([], np.float32) if initializer_pool is None else initializer_pool
@@ -67,6 +70,7 @@ def table_handle(
         initializer_pool=tf.make_tensor_proto(pool, tf.float32),
         seed=seed,
         record_counts=record_counts,
+        fixed_capacity=fixed_capacity,
         shared_name=table_name,
         name=name,
     )
@@ -157,6 +161,28 @@ def gather_by_address(
         dim=dim,
         name=name,
     )
+
+
+def offsets(handle: tf.Tensor, rows: tf.Tensor, addresses: TensorLike, name: Optional[str] = None) -> tf.Tensor:
+    """Rows int64 [n] that addresses of a table of fixed capacity lead to, -1 where the address is 0.
+
+    A row met for the first time is written with its key's initial values.
+
+    Args:
+        handle: of the table.
+        rows: resource handle of a float32 variable [capacity, d].
+        addresses: int64 [n].
+        name: of the node.
+    """
+    return load_library().mx_rec_offsets(handle=handle, rows=rows, addresses=addresses, name=name)
+
+
+def fresh_rows(handle: tf.Tensor, capacity: int, dim: int, name: Optional[str] = None) -> tf.Tensor:
+    """Initial value float32 [capacity, d] of the variable of a table of fixed capacity.
+
+    Zeros; `offsets` writes a key's initial values when it meets the key's row.
+    """
+    return load_library().mx_rec_fresh_rows(handle=handle, capacity=capacity, dim=dim, name=name)
 
 
 def apply_sgd_by_address(

@@ -27,8 +27,9 @@ class LazyAdam(DistinctRowsMixin, tf.compat.v1.train.Optimizer):
         for variable in var_list:
             self._zeros_slot(variable, "momentum", f"{self._name}/momentum")
             self._zeros_slot(variable, "velocity", f"{self._name}/velocity")
-            self._create_non_slot_variable(self._beta1, "beta1_power", variable)
-            self._create_non_slot_variable(self._beta2, "beta2_power", variable)
+            # TensorFlow keys such variables by name and graph, so the table is part of the name.
+            self._create_non_slot_variable(self._beta1, _power_name(variable, 1), variable)
+            self._create_non_slot_variable(self._beta2, _power_name(variable, 2), variable)
 
     def _prepare(self) -> None:
         rate = self._learning_rate() if callable(self._learning_rate) else self._learning_rate
@@ -36,8 +37,8 @@ class LazyAdam(DistinctRowsMixin, tf.compat.v1.train.Optimizer):
 
     def _resource_apply_sparse(self, grad: tf.Tensor, handle: Any, indices: tf.Tensor) -> tf.Operation:
         m, v = self.get_slot(handle, "momentum"), self.get_slot(handle, "velocity")
-        power1 = self._get_non_slot_variable("beta1_power", handle)
-        power2 = self._get_non_slot_variable("beta2_power", handle)
+        power1 = self._get_non_slot_variable(_power_name(handle, 1), handle.graph)
+        power2 = self._get_non_slot_variable(_power_name(handle, 2), handle.graph)
         step_size = self._rate * tf.sqrt(1.0 - power2) / (1.0 - power1)
         m_new = self._beta1 * tf.gather(m, indices) + (1.0 - self._beta1) * grad
         v_new = self._beta2 * tf.gather(v, indices) + (1.0 - self._beta2) * tf.square(grad)
@@ -53,6 +54,10 @@ class LazyAdam(DistinctRowsMixin, tf.compat.v1.train.Optimizer):
                 power1.assign(power1 * self._beta1, read_value=False),
                 power2.assign(power2 * self._beta2, read_value=False),
             )
+
+
+def _power_name(variable: tf.Variable, which: int) -> str:
+    return f"{variable.op.name}/beta{which}_power"
 
 
 def create_hash_optimizer(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Union
 
 import tensorflow as tf
 
@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from mx_rec.core.table import EmbeddingTable
 
 
-def get_dense_and_sparse_variable() -> tuple[list[tf.Variable], list[EmbeddingTable]]:
+def get_dense_and_sparse_variable() -> tuple[list[tf.Variable], list[Union[tf.Variable, EmbeddingTable]]]:
     """Parameters of the default graph.
 
     Returns:
-        (dense, sparse): the trainable variables of TensorFlow, and the tables in order of creation.
-        With dynamic expansion a table has no variable; train its rows by address.
+        (dense, sparse): the trainable variables of TensorFlow, and the variables of the tables, in order of
+        creation, for the `create_hash_optimizer` optimizers. With dynamic expansion a table has no variable:
+        then `sparse` lists the tables, whose rows are trained by address.
     """
     dense = tf.compat.v1.trainable_variables()
     state = graph_state.state_of(tf.compat.v1.get_default_graph())
-    return dense, list(state.tables.values())
+    return dense, [table if table.variable is None else table.variable for table in state.tables.values()]

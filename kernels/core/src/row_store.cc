@@ -52,11 +52,13 @@ int SlabShift(int dim) {
 
 }  // namespace
 
-RowStore::RowStore(std::string name, int dim, bool record_counts)
+RowStore::RowStore(std::string name, int dim, bool record_counts,
+                   int64_t max_rows)
     : name_(std::move(name)),
       dim_(dim),
       record_counts_(record_counts),
       key_shift_(record_counts ? 4 : 3),
+      max_rows_(max_rows > 0 ? std::min(max_rows, kMaxRows) : kMaxRows),
       slab_shift_(SlabShift(dim)),
       slab_mask_((RowIndex{1} << slab_shift_) - 1),
       max_slabs_(kMaxRows >> slab_shift_),
@@ -100,10 +102,16 @@ Status RowStore::Allocate(uint32_t count, RowIndex* first) {
   int64_t begin = next_.load(std::memory_order_relaxed);
   while (true) {
     const int64_t end = begin + count;
-    if (end > kMaxRows) {
-      return Status::ResourceExhausted("table '" + name_ + "' holds " +
-                                       std::to_string(begin) +
-                                       " rows, the most a table can have");
+    if (end > max_rows_) {
+      return Status::ResourceExhausted(
+          max_rows_ == kMaxRows
+              ? "table '" + name_ + "' holds " + std::to_string(begin) +
+                    " rows, the most a table can have"
+              : "table '" + name_ + "' is full: its capacity is " +
+                    std::to_string(max_rows_) + " and it holds " +
+                    std::to_string(begin) +
+                    " keys; create it with a larger device_vocabulary_size, "
+                    "or let it grow with init(use_dynamic_expansion=True)");
     }
     if (end > capacity()) {
       // Rows are counted only once they are there.
@@ -125,9 +133,11 @@ Status RowStore::AddSlab(int64_t rows_needed) {
   // The first slab has small pages, so that a small table stays small.
   const bool huge_pages = index > 0 && DataBytes(stride_) >= kHugePage;
   Slab slab = {};
-  slab.data = static_cast<float*>(Map(DataBytes(stride_), huge_pages));
+  if (stride_ > 0) {
+    slab.data = static_cast<float*>(Map(DataBytes(stride_), huge_pages));
+  }
   char* meta = static_cast<char*>(Map(MetaBytes(), false));
-  if (slab.data == nullptr || meta == nullptr) {
+  if ((slab.data == nullptr && stride_ > 0) || meta == nullptr) {
     Unmap(slab.data, DataBytes(stride_));
     Unmap(meta, MetaBytes());
     return Status::ResourceExhausted(
@@ -178,6 +188,15 @@ Status RowStore::AddSlots(const std::vector<float>& initial_values) {
   }
   stride_ = new_stride;
   return Status::Ok();
+}
+
+void RowStore::ForgetInitialized() const {
+  const uint32_t ready = slabs_ready_.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < ready; ++i) {
+    for (int64_t w = 0; w < slab_rows() / 64; ++w) {
+      slabs_[i].bits[w].initialized.store(0, std::memory_order_relaxed);
+    }
+  }
 }
 
 }  // namespace mxrec

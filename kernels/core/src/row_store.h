@@ -19,8 +19,8 @@ namespace mxrec {
 // needs exclusive access to the whole store.
 class RowStore {
  public:
-  // `dim` floats per row to begin with.
-  RowStore(std::string name, int dim, bool record_counts);
+  // `dim` floats per row to begin with; 0 if rows are kept elsewhere.
+  RowStore(std::string name, int dim, bool record_counts, int64_t max_rows);
   ~RowStore();
   RowStore(const RowStore&) = delete;
   RowStore& operator=(const RowStore&) = delete;
@@ -71,6 +71,18 @@ class RowStore {
   // No operation reuses a row yet, so every row is of the first generation.
   uint32_t GenerationOf(RowIndex /*row*/) const { return 0; }
 
+  bool IsInitialized(RowIndex row) const {
+    return (Bits(row).initialized.load(std::memory_order_acquire) >>
+            (row & 63)) &
+           1;
+  }
+  // After the row has been written.
+  void SetInitialized(RowIndex row) const {
+    Bits(row).initialized.fetch_or(uint64_t{1} << (row & 63),
+                                   std::memory_order_release);
+  }
+  void ForgetInitialized() const;
+
   // Marks are for one holder of the exclusive rows lock. True if it was marked.
   bool TestAndMark(RowIndex row) const {
     const uint64_t bit = uint64_t{1} << (row & 63);
@@ -84,6 +96,7 @@ class RowStore {
  private:
   struct RowBits {  // of 64 rows
     std::atomic<uint64_t> visible;
+    std::atomic<uint64_t> initialized;  // of rows kept elsewhere
     uint64_t mark;
   };
   struct Slab {
@@ -110,6 +123,7 @@ class RowStore {
   const int dim_;
   const bool record_counts_;
   const int key_shift_;  // log2 of the bytes of a key and its count
+  const int64_t max_rows_;
   int slab_shift_ = 0;
   RowIndex slab_mask_ = 0;
   int64_t max_slabs_ = 0;

@@ -105,8 +105,8 @@ class TableImpl final : public Table {
       : options_(std::move(options)),
         initializer_(options_.initializer, options_.dim),
         nonce_(NewNonce()),
-        rows_(
-            new RowStore(options_.name, options_.dim, options_.record_counts)) {
+        rows_(new RowStore(options_.name, is_fixed() ? 0 : options_.dim,
+                           options_.record_counts, options_.fixed_capacity)) {
     shards_.reserve(kShards);
     for (int s = 0; s < kShards; ++s) {
       shards_.push_back(std::make_unique<Shard>(s));
@@ -135,12 +135,20 @@ class TableImpl final : public Table {
       int64_t chunk_rows,
       const std::function<Status(const ExportChunk&)>& visit) const override;
 
+  Status Offsets(Span<const Address> addresses, Span<int64_t> offsets,
+                 bool* all_initialized) const override;
+  Status InitializeRows(
+      Span<const int64_t> offsets,
+      const std::function<void(int64_t, const float*)>& write) override;
+  void ForgetInitializedRows() override;
+
   int64_t size() const override {
     return size_.load(std::memory_order_relaxed);
   }
   int64_t capacity() const override {
     SharedLock layout(layout_lock_);
-    return rows_ == nullptr ? 0 : rows_->capacity();
+    if (rows_ == nullptr) return 0;
+    return is_fixed() ? options_.fixed_capacity : rows_->capacity();
   }
   int stride() const override {
     SharedLock layout(layout_lock_);
@@ -165,6 +173,15 @@ class TableImpl final : public Table {
     RowIndex next_row = 0;  // of the run it is filling
     uint32_t rows_left = 0;
   };
+
+  bool is_fixed() const { return options_.fixed_capacity > 0; }
+  Status WrongKind(const char* what) const {
+    return Status::FailedPrecondition(
+        "table '" + options_.name +
+        (is_fixed() ? "' is of fixed capacity and keeps no rows: "
+                    : "' grows and keeps its rows itself: ") +
+        what + " does not apply");
+  }
 
   enum class Missing { kLeave, kReserve, kInsert };
 
@@ -297,6 +314,8 @@ void TableImpl::AddCount(RowIndex row, Span<const int32_t> counts,
 // A shard takes rows in runs, so that the keys of one shard, which a batch
 // visits together, lie together. A run is a small part of the shard.
 Status TableImpl::AllocateRow(Shard* shard, RowIndex* row) {
+  // Offsets of a fixed capacity are handed out without a gap.
+  if (is_fixed()) return rows_->Allocate(1, row);
   if (shard->rows_left == 0) {
     const int64_t row_bytes =
         rows_->stride() * static_cast<int64_t>(sizeof(float));
@@ -305,7 +324,7 @@ Status TableImpl::AllocateRow(Shard* shard, RowIndex* row) {
     const int64_t most =
         std::clamp<int64_t>(kMaxRunBytes / row_bytes, 1, kMaxRun);
     const uint32_t run = static_cast<uint32_t>(
-        std::clamp(shard->index.size() / 16, least, std::max(least, most)));
+        std::clamp(shard->index.size() / 32, least, std::max(least, most)));
     const Status status = rows_->Allocate(run, &shard->next_row);
     if (!status.ok()) return status;
     shard->rows_left = run;
@@ -325,11 +344,13 @@ Status TableImpl::InsertKey(Shard* shard, uint64_t hash, Key key,
   }
   const Status status = AllocateRow(shard, row);
   if (!status.ok()) return status;
-  float* data = rows_->Row(*row);
-  initializer_.Fill(key, data);
-  float* slot = data + options_.dim;
-  for (const float initial : slots_.initial_values) {
-    slot = std::fill_n(slot, options_.dim, initial);
+  if (!is_fixed()) {
+    float* data = rows_->Row(*row);
+    initializer_.Fill(key, data);
+    float* slot = data + options_.dim;
+    for (const float initial : slots_.initial_values) {
+      slot = std::fill_n(slot, options_.dim, initial);
+    }
   }
   *rows_->KeyOf(*row) = key;
   shard->index.Insert(hash, *row);
@@ -483,8 +504,10 @@ Status TableImpl::LookAhead(Span<const Key> keys, bool reserve,
   if (!status.ok()) return status;
   SharedLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
-  return Process(keys, {}, reserve ? Missing::kReserve : Missing::kLeave, {},
-                 hints, parallel);
+  // A key that is never trained must not take the place of one that is.
+  const bool may_reserve = reserve && !is_fixed();
+  return Process(keys, {}, may_reserve ? Missing::kReserve : Missing::kLeave,
+                 {}, hints, parallel);
 }
 
 // Null if the address is legal and not kNoRow; else the reason.
@@ -515,6 +538,7 @@ Status TableImpl::Gather(Span<const Address> addresses,
                          const Parallel& parallel) const {
   SharedLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
+  if (is_fixed()) return WrongKind("a gather by address");
   SharedLock row_content(rows_lock_);
   const int dim = options_.dim;
   const RowMath& math = BestRowMath();
@@ -598,6 +622,7 @@ Status TableImpl::Apply(Span<const Address> addresses, const float* gradients,
                                                  int64_t, int64_t)>& update) {
   SharedLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
+  if (is_fixed()) return WrongKind("an update by address");
   if (!slots.initial_values.empty() && slots_.optimizer != slots.optimizer) {
     layout.unlock();
     const Status status = EnsureSlots(slots);
@@ -661,6 +686,48 @@ Status TableImpl::ApplyLazyAdam(Span<const Address> addresses,
       });
 }
 
+Status TableImpl::Offsets(Span<const Address> addresses, Span<int64_t> offsets,
+                          bool* all_initialized) const {
+  SharedLock layout(layout_lock_);
+  if (rows_ == nullptr) return ReleasedError();
+  if (!is_fixed()) return WrongKind("an offset");
+  *all_initialized = true;
+  for (int64_t i = 0; i < addresses.size(); ++i) {
+    const Address address = addresses[i];
+    if (address == kNoRow) {
+      offsets[i] = -1;
+      continue;
+    }
+    if (Illegal(address) != nullptr) return AddressError(address, i);
+    offsets[i] = RowOf(address);
+    *all_initialized &= rows_->IsInitialized(RowOf(address));
+  }
+  return Status::Ok();
+}
+
+Status TableImpl::InitializeRows(
+    Span<const int64_t> offsets,
+    const std::function<void(int64_t, const float*)>& write) {
+  SharedLock layout(layout_lock_);
+  if (rows_ == nullptr) return ReleasedError();
+  if (!is_fixed()) return WrongKind("an offset");
+  std::vector<float> initial(options_.dim);
+  for (const int64_t offset : offsets) {
+    if (offset < 0 || offset >= rows_->capacity()) continue;
+    const RowIndex row = static_cast<RowIndex>(offset);
+    if (!rows_->IsVisible(row) || rows_->IsInitialized(row)) continue;
+    initializer_.Fill(*rows_->KeyOf(row), initial.data());
+    write(offset, initial.data());
+    rows_->SetInitialized(row);
+  }
+  return Status::Ok();
+}
+
+void TableImpl::ForgetInitializedRows() {
+  SharedLock layout(layout_lock_);
+  if (rows_ != nullptr) rows_->ForgetInitialized();
+}
+
 Status TableImpl::Export(
     int64_t chunk_rows,
     const std::function<Status(const ExportChunk&)>& visit) const {
@@ -690,8 +757,10 @@ Status TableImpl::Export(
     const RowIndex row = static_cast<RowIndex>(r);
     if (!rows_->IsVisible(row)) continue;
     keys.push_back(*rows_->KeyOf(row));
-    const float* data = rows_->Row(row);
-    rows.insert(rows.end(), data, data + stride);
+    if (stride > 0) {
+      const float* data = rows_->Row(row);
+      rows.insert(rows.end(), data, data + stride);
+    }
     if (options_.record_counts) {
       counts.push_back(rows_->CountOf(row)->load(std::memory_order_relaxed));
     }
@@ -732,6 +801,12 @@ Status Table::Create(TableOptions options, std::shared_ptr<Table>* table) {
     return Status::InvalidArgument(
         "table '" + options.name + "': dim must be in [1, " +
         std::to_string(kMaxDim) + "], got " + std::to_string(options.dim));
+  }
+  if (options.fixed_capacity < 0) {
+    return Status::InvalidArgument(
+        "table '" + options.name +
+        "': fixed_capacity must not be negative, got " +
+        std::to_string(options.fixed_capacity));
   }
   const InitializerOptions& initializer = options.initializer;
   if (initializer.kind == InitializerKind::kPool &&

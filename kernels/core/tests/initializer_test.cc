@@ -174,6 +174,47 @@ TEST(Initializer_TruncatedNormalStatistics) {
   EXPECT_LT(ks, 1.95);
 }
 
+TEST(Initializer_ValuesFollowTheirDefinition) {
+  // Rows must be the same in every version and on every machine.
+  constexpr int kDim = 37;
+  for (uint64_t seed : {0ull, 5ull, 0x123456789abcdef0ull}) {
+    for (Key key : {Key{0}, Key{42}, Key{-3}, Key{1} << 50}) {
+      const auto uniform =
+          Row(Make(InitializerKind::kUniform, -2, 2, seed), kDim, key);
+      const auto normal =
+          Row(Make(InitializerKind::kNormal, 0, 1, seed), kDim, key);
+      const auto truncated =
+          Row(Make(InitializerKind::kTruncatedNormal, 0, 1, seed), kDim, key);
+      for (int column = 0; column < kDim; ++column) {
+        const auto k = static_cast<uint64_t>(key);
+        double x = 0;
+        for (uint32_t redraw = 0;; ++redraw) {
+          const auto bits = Philox4x32(
+              {static_cast<uint32_t>(k), static_cast<uint32_t>(k >> 32),
+               static_cast<uint32_t>(column / 4), redraw},
+              {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+          const int pair = column % 4 / 2 * 2;
+          const double u = ((bits[pair] >> 1) + 0.5) * 0x1p-31;
+          // A quarter turn by the upper two bits, the others around it.
+          const uint32_t angle = bits[pair + 1];
+          const double turns =
+              (angle >> 30) / 4.0 + static_cast<int32_t>(angle << 2) * 0x1p-34;
+          const double phi = 2 * 3.14159265358979323846 * turns;
+          x = std::sqrt(-2 * std::log(u)) *
+              (column % 2 == 0 ? std::cos(phi) : std::sin(phi));
+          if (redraw == 0) {
+            EXPECT_NEAR(normal[column], x, 2e-6);
+            EXPECT_NEAR(uniform[column],
+                        -2 + 4 * ((bits[column % 4] >> 8) * 0x1p-24), 1e-6);
+          }
+          if (std::fabs(x) <= 2) break;
+        }
+        EXPECT_NEAR(truncated[column], x, 2e-6);
+      }
+    }
+  }
+}
+
 TEST(Initializer_ColumnsAndKeysAreIndependent) {
   for (InitializerKind kind :
        {InitializerKind::kUniform, InitializerKind::kNormal,

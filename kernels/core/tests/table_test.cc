@@ -148,6 +148,29 @@ TEST(Table_CountsAddUp) {
   EXPECT_EQ(exported.at(7).count, 4);
 }
 
+TEST(Table_CountsAddUpAcrossThreads) {
+  // With hints the keys are counted without any mutex, here few keys very
+  // often.
+  const auto table = MakeTable(Options("t", 1));
+  const std::vector<Key> keys(2000, 7);
+  const std::vector<Address> hints(keys.size(),
+                                   FindOrInsert(table.get(), {7})[0]);
+  constexpr int kThreads = 4;
+  constexpr int kTimes = 300;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      std::vector<Address> addresses(keys.size());
+      for (int i = 0; i < kTimes; ++i) {
+        EXPECT_OK(table->FindOrInsert(keys, hints, {}, addresses, Serial()));
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(Export(*table).at(7).count,
+            1 + int64_t{kThreads} * kTimes * static_cast<int64_t>(keys.size()));
+}
+
 TEST(Table_RefusesSpansThatDoNotFit) {
   const auto table = MakeTable(Options("span_table", 2));
   const std::vector<Key> keys = {1, 2, 3};

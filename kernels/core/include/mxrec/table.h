@@ -22,6 +22,10 @@ struct TableOptions {
   int dim = 0;       // 1..8192
   InitializerOptions initializer;
   bool record_counts = true;  // keep an occurrence count per key
+  // 0: the table grows. Else it holds at most so many keys and no rows: they
+  // are kept elsewhere, in an array of so many rows, and an address leads to an
+  // offset in [0, fixed_capacity). See Offsets.
+  int64_t fixed_capacity = 0;
 };
 
 // Slots an optimizer keeps in each row behind the embedding.
@@ -105,6 +109,19 @@ class Table {
                                const float* gradients,
                                const LazyAdamParams& params,
                                const Parallel& parallel) = 0;
+
+  // For a table of fixed capacity. offsets[i] is the row of addresses[i], -1
+  // for kNoRow; *all_initialized says whether InitializeRows has seen them all.
+  // An illegal address is InvalidArgument, as in Gather.
+  virtual Status Offsets(Span<const Address> addresses, Span<int64_t> offsets,
+                         bool* all_initialized) const = 0;
+  // Calls write(offset, initial row [dim]) once for each of the offsets that
+  // was not initialized before. The caller holds the lock of its rows.
+  virtual Status InitializeRows(
+      Span<const int64_t> offsets,
+      const std::function<void(int64_t, const float*)>& write) = 0;
+  // All rows are to be initialized again when they are met again.
+  virtual void ForgetInitializedRows() = 0;
 
   virtual int64_t size() const = 0;          // visible keys
   virtual int64_t capacity() const = 0;      // rows that fit without new memory
