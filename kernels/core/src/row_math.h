@@ -21,6 +21,15 @@ struct RowMath {
   void (*lazy_adam)(float* const* rows, const float* gradients, int64_t n,
                     int dim, float step_size, float beta1, float beta2,
                     float epsilon);
+
+  // Row [w | s]; the formula of MxRecApplyAdagradByAddress.
+  void (*adagrad)(float* const* rows, const float* gradients, int64_t n,
+                  int dim, float learning_rate, float epsilon);
+
+  // Row [w | accum | linear]; the formula of MxRecApplyFtrlByAddress.
+  void (*ftrl)(float* const* rows, const float* gradients, int64_t n, int dim,
+               float learning_rate, float learning_rate_power, float l1,
+               float l2, float l2_shrinkage);
 };
 
 const RowMath& BestRowMath();

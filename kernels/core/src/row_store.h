@@ -83,6 +83,15 @@ class RowStore {
   }
   void ForgetInitialized() const;
 
+  // Before the row becomes visible.
+  void Freeze(RowIndex row) const {
+    Bits(row).frozen.fetch_or(uint64_t{1} << (row & 63),
+                              std::memory_order_relaxed);
+  }
+  bool IsFrozen(RowIndex row) const {
+    return (Bits(row).frozen.load(std::memory_order_relaxed) >> (row & 63)) & 1;
+  }
+
   // Marks are for one holder of the exclusive rows lock. True if it was marked.
   bool TestAndMark(RowIndex row) const {
     const uint64_t bit = uint64_t{1} << (row & 63);
@@ -97,6 +106,7 @@ class RowStore {
   struct RowBits {  // of 64 rows
     std::atomic<uint64_t> visible;
     std::atomic<uint64_t> initialized;  // of rows kept elsewhere
+    std::atomic<uint64_t> frozen;       // updates skip the row
     uint64_t mark;
   };
   struct Slab {

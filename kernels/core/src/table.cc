@@ -8,6 +8,7 @@
 #include <numeric>
 #include <random>
 #include <shared_mutex>
+#include <unordered_set>
 #include <utility>
 
 #include "hash.h"
@@ -21,6 +22,7 @@ namespace mxrec {
 namespace {
 
 constexpr int kMaxDim = 8192;
+constexpr float kAdagradEpsilon = 1e-7f;
 // How far ahead of a key its bucket and its row's key are fetched.
 constexpr int64_t kBucketAhead = 64;
 constexpr int64_t kKeyAhead = 32;
@@ -83,6 +85,18 @@ void SumRepeated(Span<const Address> addresses, const float* gradients, int dim,
   rows->resize(unique.size());
 }
 
+bool SameSlots(const SlotLayout& a, const SlotLayout& b) {
+  return a.optimizer == b.optimizer && a.initial_values == b.initial_values;
+}
+
+std::string Show(const SlotLayout& slots) {
+  std::string text = slots.optimizer + " (initial values";
+  for (const float value : slots.initial_values) {
+    text += " " + std::to_string(value);
+  }
+  return text + ")";
+}
+
 // The first error of a parallel loop, by position.
 class FirstError {
  public:
@@ -104,6 +118,8 @@ class TableImpl final : public Table {
   explicit TableImpl(TableOptions options)
       : options_(std::move(options)),
         initializer_(options_.initializer, options_.dim),
+        padding_keys_(options_.padding_keys.begin(),
+                      options_.padding_keys.end()),
         nonce_(NewNonce()),
         rows_(new RowStore(options_.name, is_fixed() ? 0 : options_.dim,
                            options_.record_counts, options_.fixed_capacity)) {
@@ -131,6 +147,11 @@ class TableImpl final : public Table {
   Status ApplyLazyAdam(Span<const Address> addresses, const float* gradients,
                        const LazyAdamParams& params,
                        const Parallel& parallel) override;
+  Status ApplyAdagrad(Span<const Address> addresses, const float* gradients,
+                      const AdagradParams& params,
+                      const Parallel& parallel) override;
+  Status ApplyFtrl(Span<const Address> addresses, const float* gradients,
+                   const FtrlParams& params, const Parallel& parallel) override;
   Status Export(
       int64_t chunk_rows,
       const std::function<Status(const ExportChunk&)>& visit) const override;
@@ -140,6 +161,8 @@ class TableImpl final : public Table {
   Status InitializeRows(
       Span<const int64_t> offsets,
       const std::function<void(int64_t, const float*)>& write) override;
+  Status TrainedPositions(Span<const int64_t> offsets,
+                          std::vector<int64_t>* positions) const override;
   void ForgetInitializedRows() override;
 
   int64_t size() const override {
@@ -232,6 +255,7 @@ class TableImpl final : public Table {
 
   const TableOptions options_;
   const Initializer initializer_;
+  const std::unordered_set<Key> padding_keys_;
   const uint32_t nonce_;
 
   // Order of acquisition: layout, inserts, rows, shards from first to last.
@@ -353,6 +377,9 @@ Status TableImpl::InsertKey(Shard* shard, uint64_t hash, Key key,
     }
   }
   *rows_->KeyOf(*row) = key;
+  if (!padding_keys_.empty() && padding_keys_.count(key) > 0) {
+    rows_->Freeze(*row);
+  }
   shard->index.Insert(hash, *row);
   return Status::Ok();
 }
@@ -566,11 +593,12 @@ Status TableImpl::Gather(Span<const Address> addresses,
   return AddressError(addresses[error.position()], error.position());
 }
 
-// Row pointers of an update (null for kNoRow), all checked, and whether any
-// address repeats. For the holder of the exclusive rows lock.
+// Row pointers of an update (null for kNoRow and padding keys), all checked,
+// and whether any address repeats. For the holder of the exclusive rows lock.
 Status TableImpl::ResolveForUpdate(Span<const Address> addresses,
                                    const Parallel& parallel, float** rows,
                                    bool* repeated) const {
+  const bool any_padding = !padding_keys_.empty();
   FirstError error;
   parallel.For(addresses.size(), kValidateCost,
                [&](int64_t begin, int64_t end) {
@@ -579,7 +607,10 @@ Status TableImpl::ResolveForUpdate(Span<const Address> addresses,
                    if (address == kNoRow) {
                      rows[i] = nullptr;
                    } else if (Illegal(address) == nullptr) {
-                     rows[i] = rows_->Row(RowOf(address));
+                     const RowIndex row = RowOf(address);
+                     rows[i] = any_padding && rows_->IsFrozen(row)
+                                   ? nullptr
+                                   : rows_->Row(row);
                    } else {
                      error.Report(i);
                      return;
@@ -603,11 +634,11 @@ Status TableImpl::ResolveForUpdate(Span<const Address> addresses,
 Status TableImpl::EnsureSlots(const SlotLayout& slots) {
   UniqueLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
-  if (slots_.optimizer == slots.optimizer) return Status::Ok();
+  if (SameSlots(slots_, slots)) return Status::Ok();
   if (!slots_.optimizer.empty()) {
     return Status::FailedPrecondition(
-        "table '" + options_.name + "' keeps the slots of " + slots_.optimizer +
-        " and cannot be updated by " + slots.optimizer +
+        "table '" + options_.name + "' keeps the slots of " + Show(slots_) +
+        " and cannot be updated by " + Show(slots) +
         "; use one optimizer per table");
   }
   const Status status = rows_->AddSlots(slots.initial_values);
@@ -623,7 +654,7 @@ Status TableImpl::Apply(Span<const Address> addresses, const float* gradients,
   SharedLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
   if (is_fixed()) return WrongKind("an update by address");
-  if (!slots.initial_values.empty() && slots_.optimizer != slots.optimizer) {
+  if (!slots.initial_values.empty() && !SameSlots(slots_, slots)) {
     layout.unlock();
     const Status status = EnsureSlots(slots);
     if (!status.ok()) return status;
@@ -686,6 +717,42 @@ Status TableImpl::ApplyLazyAdam(Span<const Address> addresses,
       });
 }
 
+Status TableImpl::ApplyAdagrad(Span<const Address> addresses,
+                               const float* gradients,
+                               const AdagradParams& params,
+                               const Parallel& parallel) {
+  const int dim = options_.dim;
+  return Apply(
+      addresses, gradients,
+      SlotLayout{"Adagrad", {params.initial_accumulator_value}}, parallel,
+      kValidateCost + 4 * dim,
+      [&](float* const* rows, const float* grads, int64_t n, int64_t /*step*/) {
+        BestRowMath().adagrad(rows, grads, n, dim, params.learning_rate,
+                              kAdagradEpsilon);
+      });
+}
+
+Status TableImpl::ApplyFtrl(Span<const Address> addresses,
+                            const float* gradients, const FtrlParams& params,
+                            const Parallel& parallel) {
+  if (!(params.learning_rate > 0)) {
+    return Status::InvalidArgument(
+        "table '" + options_.name +
+        "': the learning_rate of Ftrl must be positive, got " +
+        std::to_string(params.learning_rate));
+  }
+  const int dim = options_.dim;
+  return Apply(
+      addresses, gradients,
+      SlotLayout{"Ftrl", {params.initial_accumulator_value, 0.0f}}, parallel,
+      kValidateCost + 10 * dim,
+      [&](float* const* rows, const float* grads, int64_t n, int64_t /*step*/) {
+        BestRowMath().ftrl(rows, grads, n, dim, params.learning_rate,
+                           params.learning_rate_power, params.l1, params.l2,
+                           params.l2_shrinkage);
+      });
+}
+
 Status TableImpl::Offsets(Span<const Address> addresses, Span<int64_t> offsets,
                           bool* all_initialized) const {
   SharedLock layout(layout_lock_);
@@ -719,6 +786,30 @@ Status TableImpl::InitializeRows(
     initializer_.Fill(*rows_->KeyOf(row), initial.data());
     write(offset, initial.data());
     rows_->SetInitialized(row);
+  }
+  return Status::Ok();
+}
+
+Status TableImpl::TrainedPositions(Span<const int64_t> offsets,
+                                   std::vector<int64_t>* positions) const {
+  SharedLock layout(layout_lock_);
+  if (rows_ == nullptr) return ReleasedError();
+  if (!is_fixed()) return WrongKind("an offset");
+  positions->clear();
+  const int64_t allocated = rows_->rows_allocated();
+  for (int64_t i = 0; i < offsets.size(); ++i) {
+    const int64_t offset = offsets[i];
+    if (offset < -1 || offset >= options_.fixed_capacity) {
+      return Status::InvalidArgument(
+          "table '" + options_.name + "': illegal offset " +
+          std::to_string(offset) + " at position " + std::to_string(i) +
+          ": it must be in [-1, " + std::to_string(options_.fixed_capacity) +
+          ")");
+    }
+    const bool frozen =
+        offset >= 0 && offset < allocated &&
+        rows_->IsFrozen(static_cast<RowIndex>(offset));
+    if (offset >= 0 && !frozen) positions->push_back(i);
   }
   return Status::Ok();
 }

@@ -26,6 +26,8 @@ struct TableOptions {
   // are kept elsewhere, in an array of so many rows, and an address leads to an
   // offset in [0, fixed_capacity). See Offsets.
   int64_t fixed_capacity = 0;
+  // Their rows are never updated; else they are keys like others.
+  std::vector<Key> padding_keys;
 };
 
 // Slots an optimizer keeps in each row behind the embedding.
@@ -44,6 +46,20 @@ struct LazyAdamParams {
   float beta1 = 0.9f;
   float beta2 = 0.999f;
   float epsilon = 1e-8f;
+};
+
+struct AdagradParams {
+  float learning_rate = 0.001f;
+  float initial_accumulator_value = 0.9f;
+};
+
+struct FtrlParams {
+  float learning_rate = 0;  // > 0
+  float learning_rate_power = -0.5f;
+  float initial_accumulator_value = 0.1f;
+  float l1 = 0;
+  float l2 = 0;
+  float l2_shrinkage = 0;
 };
 
 struct MemoryUsage {
@@ -98,10 +114,11 @@ class Table {
                         float* out, const Parallel& parallel) const = 0;
 
   // Updates by address. `gradients` is [addresses.size(), dim]. Gradients of
-  // an address that repeats are summed first, in order of position; kNoRow is
-  // skipped. All addresses are checked before anything is written. Adds the
-  // optimizer's slots on first use; FailedPrecondition if the table already
-  // has slots of another optimizer (SGD keeps none and goes with any).
+  // an address that repeats are summed first, in order of position; kNoRow and
+  // the rows of padding keys are skipped. All addresses are checked before
+  // anything is written. Adds the optimizer's slots on first use;
+  // FailedPrecondition if the table already has slots of another optimizer, or
+  // with other initial values (SGD keeps none and goes with any).
   virtual Status ApplySgd(Span<const Address> addresses, const float* gradients,
                           const SgdParams& params,
                           const Parallel& parallel) = 0;
@@ -109,6 +126,13 @@ class Table {
                                const float* gradients,
                                const LazyAdamParams& params,
                                const Parallel& parallel) = 0;
+  virtual Status ApplyAdagrad(Span<const Address> addresses,
+                              const float* gradients,
+                              const AdagradParams& params,
+                              const Parallel& parallel) = 0;
+  virtual Status ApplyFtrl(Span<const Address> addresses,
+                           const float* gradients, const FtrlParams& params,
+                           const Parallel& parallel) = 0;
 
   // For a table of fixed capacity. offsets[i] is the row of addresses[i], -1
   // for kNoRow; *all_initialized says whether InitializeRows has seen them all.
@@ -120,6 +144,11 @@ class Table {
   virtual Status InitializeRows(
       Span<const int64_t> offsets,
       const std::function<void(int64_t, const float*)>& write) = 0;
+  // The positions of those offsets whose rows an update may change, ascending:
+  // not -1 and not of a padding key. InvalidArgument for an offset outside of
+  // [-1, fixed_capacity).
+  virtual Status TrainedPositions(Span<const int64_t> offsets,
+                                  std::vector<int64_t>* positions) const = 0;
   // All rows are to be initialized again when they are met again.
   virtual void ForgetInitializedRows() = 0;
 
