@@ -53,6 +53,21 @@ test-python: build
 demo: build
 	$(PY) demo/movielens_deepfm.py
 
+# The peers need a venv of their own: this TFRA is the last that loads beside TensorFlow 2.15, without its pins.
+.venv-bench/.ready: $(VENV)/.installed
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install -q "tensorflow-cpu==2.15.1" networkx click rich typeguard==2.13.3 packaging
+	.venv-bench/bin/python -m pip install -q --no-deps tensorflow-recommenders-addons==0.7.2
+	touch $@
+
+# Everything in docs/benchmarks.md. Run it on an otherwise idle machine.
+bench: .venv-bench/.ready build test-core
+	cp -r $(VENV)/lib/python3*/site-packages/mx_rec .venv-bench/lib/python3*/site-packages/
+	cd tools/bench && ../../.venv-bench/bin/python bench_store.py
+	cd tools/bench && ../../.venv-bench/bin/python bench_fuse.py
+	cd tools/bench && ../../.venv-bench/bin/python bench_rewrite.py --peers
+	$(CORE_BUILD)/bench_core
+
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -41,6 +41,11 @@ def clear_attr(op: tf.Operation, name: str) -> None:
     op._clear_attr(name)
 
 
+def is_open_session_of(session: Any, graph: tf.Graph) -> bool:
+    """Whether a session belongs to a graph and has not been closed."""
+    return getattr(session, "_graph", None) is graph and not getattr(session, "_closed", False)
+
+
 def set_string_attr(op: tf.Operation, name: str, value: str) -> None:
     """Set a string attribute of a live op."""
     set_attr(op, name, attr_value_pb2.AttrValue(s=value.encode()))

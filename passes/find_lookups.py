@@ -7,10 +7,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mx_rec.constants.constants import ATTR_LOOKUP
+from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ATTR_COLLECTIONS, ATTR_LOOKUP
+from mx_rec.graph import marks
 from mx_rec.graph.iterators import GET_NEXT, IteratorInfo, Obstacle, iterator_of
 from mx_rec.graph.node import Node, TensorRef
-from mx_rec.graph.op_signatures import OP_FIND, OP_FIND_OR_INSERT, OP_GATHER, OP_OFFSETS, OP_TABLE, OP_UNIQUE
+from mx_rec.graph.op_signatures import (
+    OP_FIND,
+    OP_FIND_OR_INSERT,
+    OP_GATHER,
+    OP_LOOK_UP_MANY,
+    OP_OFFSETS,
+    OP_TABLE,
+    OP_UNIQUE,
+)
 from mx_rec.graph.slices import slice_analysis
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome
@@ -29,7 +38,7 @@ class Lookup:
         table_name: the table; "" when its handle does not come from an MxRecTable node.
         dim: embedding dimension, 0 when unknown.
         side: "train" (inserts) or "eval" (only finds).
-        find_node: the MxRecFindOrInsert or MxRecFind node.
+        find_node: the MxRecFindOrInsert or MxRecFind node, or the MxRecLookUpMany node that it is part of.
         table_node: the node that gives the table handle.
         unique_node: the MxRecUnique node that feeds it; `None` once it is moved.
         entrance: the Identity node of its ids; `None` if it has none or is moved.
@@ -117,12 +126,49 @@ def function_lookups(view: GraphView) -> list[Obstacle]:
         )
         for function in view.functions
         for node in function.node_def
-        if node.op in (OP_FIND, OP_FIND_OR_INSERT)
+        if node.op in (OP_FIND, OP_FIND_OR_INSERT, OP_LOOK_UP_MANY)
     ]
 
 
 def _find_lookups(view: GraphView) -> list[Lookup]:
-    return [_lookup(view, node) for node in view.nodes_of(OP_FIND_OR_INSERT, OP_FIND)]
+    many = view.nodes_of(OP_LOOK_UP_MANY)
+    originals = {name for node in many for name in node.strings_attr(marks.FUSED_FINDS)}
+    single = [_lookup(view, node) for node in view.nodes_of(OP_FIND_OR_INSERT, OP_FIND) if node.name not in originals]
+    fused = [lookup for node in many for lookup in _fused_lookups(view, node)]
+    return sorted([*single, *fused], key=lambda lookup: lookup.side != TRAIN)
+
+
+def _fused_lookups(view: GraphView, many: Node) -> Iterator[Lookup]:
+    """The lookups that one op does."""
+    n = many.int_attr("N")
+    names = many.strings_attr(marks.FUSED_LOOKUPS)
+    parts = zip(many.strings_attr(marks.FUSED_FINDS), many.strings_attr(marks.FUSED_GATHERS))
+    get_next = many.inputs[n].node
+    iterator = iterator_of(view, get_next) if view.node(get_next).op == GET_NEXT else None
+    for index, (find, gather) in enumerate(parts):
+        table, original = view.node(many.inputs[index].node), view.get(find)
+        collections = () if original is None else original.strings_attr(ATTR_COLLECTIONS)
+        yield Lookup(
+            name=names[index],
+            table_name=table.str_attr("table_name"),
+            dim=many.int_attr("dim"),
+            side=TRAIN if many.int_attr("C") else EVAL,
+            find_node=many.name,
+            table_node=table.name,
+            unique_node=None,
+            entrance=None,
+            offset_node=many.name if original is None else find,
+            gather_node=gather if gather in view else None,
+            restore_gathers=tuple(_restores(view, TensorRef(many.name, n + index))),
+            ids=None,
+            get_next=get_next,
+            iterator=iterator.node if iterator else None,
+            iterator_kind=iterator.kind if iterator else "",
+            initializers=iterator.makers if iterator else (),
+            is_trained=ASCEND_SPARSE_LOOKUP_ID_OFFSET in collections,
+            is_moved=True,
+            obstacle=None,
+        )
 
 
 def _lookup(view: GraphView, find: Node) -> Lookup:
@@ -164,10 +210,10 @@ def _gathers(view: GraphView, find: Node) -> tuple[Node, Node | None, tuple[str,
     for use in view.consumers(TensorRef(find.name, 0)):
         node = view.node(use.node)
         if node.op == OP_GATHER:
-            return find, node, tuple(_restores(view, node))
+            return find, node, tuple(_restores(view, TensorRef(node.name, 0)))
         if node.op == OP_OFFSETS:
             gather = _variable_gather(view, node)
-            return node, gather, tuple(_restores(view, gather)) if gather else ()
+            return node, gather, tuple(_restores(view, TensorRef(gather.name, 0))) if gather else ()
     return find, None, ()
 
 
@@ -178,7 +224,7 @@ def _variable_gather(view: GraphView, offsets: Node) -> Node | None:
         node = pending.pop()
         if node.op in ("ResourceGather", "SelectV2"):
             last = node
-            if any(True for _ in _restores(view, node)):
+            if any(True for _ in _restores(view, TensorRef(node.name, 0))):
                 return node
         for use in view.consumers(TensorRef(node.name, 0)):
             reader = view.node(use.node)
@@ -192,8 +238,8 @@ def restore_gathers(view: GraphView) -> list[str]:
     return [name for lookup in find_lookups(view) for name in lookup.restore_gathers]
 
 
-def _restores(view: GraphView, gather: Node) -> Iterator[str]:
-    for use in view.consumers(TensorRef(gather.name, 0)):
+def _restores(view: GraphView, embedding: TensorRef) -> Iterator[str]:
+    for use in view.consumers(embedding):
         if use.index == 0 and view.node(use.node).op == "GatherV2":
             yield use.node
 

@@ -16,9 +16,11 @@ from mx_rec.graph.attrs import (
     Shape,
     attr_bool,
     attr_bytes,
+    attr_int,
     attr_ints,
     attr_shapes,
     attr_strings,
+    attr_type,
     attr_types,
     is_ref,
     known_shape,
@@ -28,8 +30,9 @@ from mx_rec.graph.edits import EditSet
 from mx_rec.graph.functions import FunctionBuilder, sanitized
 from mx_rec.graph.iterators import IteratorInfo, Obstacle, iterator_info
 from mx_rec.graph.node import Node, TensorRef
-from mx_rec.graph.op_signatures import OP_LOOK_AHEAD
-from mx_rec.graph.slices import IMMUTABLE_TABLES, captured_tables, slice_analysis
+from mx_rec.graph.op_signatures import OP_LOOK_AHEAD, OP_PREPARE_MANY
+from mx_rec.graph.resources import IMMUTABLE_TABLES
+from mx_rec.graph.slices import captured_tables, slice_analysis
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome, Refusal
 from mx_rec.passes.find_lookups import TRAIN, Lookup, find_lookups, function_lookups
@@ -55,22 +58,28 @@ class HoistLookups(Pass):
     tensors of the moved part that the step reads are outputs as well. A one-shot iterator gets a new dataset
     function instead, which makes the table handles again, since it cannot capture them. The function reserves
     rows only if the iterator feeds training lookups alone and has one dataset. What the function gives is
-    written on the iterator (`mx_rec.graph.marks`).
+    written on the iterator (`mx_rec.graph.marks`). With `fuse`, one MxRecPrepareMany in the function does what
+    MxRecUnique and MxRecLookAhead of several lookups would; all of the function runs for every batch, so this
+    is as good for any of them.
 
     Attributes:
         prefetch: batches prepared ahead of the step, at least 1.
         parallel_calls: batches prepared at the same time, at least 1. Their order stays.
+        fuse: prepare the keys of several lookups in one op.
 
     Preconditions: none. Refused, lookup by lookup, which then stay where they are:
         ids from no iterator or from several batches; anything between batch and keys that is fed at the step,
-        reads a variable or a table that may change, draws random numbers, has side effects, is control flow of
-        TensorFlow 1 or an unknown op; feedable iterators, and iterators used by other ops; datasets that are not
-        in the graph; tables on another task; lookups inside functions.
+        reads a variable or a table that may change, draws random numbers, has side effects, is a loop of
+        TensorFlow 1 or an unknown op, or calls a function that holds such; lookups in one branch of a conditional
+        of TensorFlow 1 (a whole conditional before the keys moves); feedable iterators, and iterators used by
+        other ops; datasets that are not in the graph, or that read what a step may change; tables on another
+        task; lookups inside functions.
     """
 
     name: ClassVar[str] = "hoist_lookups"
     prefetch: int = 1
     parallel_calls: int = 1
+    fuse: bool = False
 
     def __post_init__(self) -> None:
         for option in ("prefetch", "parallel_calls"):
@@ -128,7 +137,7 @@ def _nameless_tables_read(view: GraphView, lookup: Lookup) -> list[Node]:
     nameless = {node.name for node in view.nodes_of(*IMMUTABLE_TABLES) if not _has_shared_name(node)}
     if not nameless:
         return []
-    handles = captured_tables(slice_analysis(view).nodes([lookup.unique_node or ""]))
+    handles = captured_tables(view, slice_analysis(view).nodes([lookup.unique_node or ""]))
     return [view.node(handle.node) for handle in handles if handle.node in nameless]
 
 
@@ -167,12 +176,16 @@ class _IteratorHoist:
         is_train_only = not has_other_readers and all(lookup.side == TRAIN for lookup in lookups)
         has_one_dataset = self._iterator.kind == "one_shot" or len(self._iterator.makers) == 1
         self._reserve = is_train_only and has_one_dataset
+        self._fused = self._fusable() if options.fuse else []
 
     def apply(self) -> str:
         """Write the edits. Returns a note for the report."""
         self._take_batch()
         captured = self._capture()
-        self._builder.clone(self._nodes, dropped_controls=self._iterator.get_nexts)
+        fused = {lookup.unique_node for group in self._fused for lookup in group}
+        self._builder.clone(
+            [node for node in self._nodes if node.name not in fused], dropped_controls=self._iterator.get_nexts
+        )
         hints = self._look_ahead()
         tensors = self._give_tensors()
         spec = ElementSpec(tuple(self._types), tuple(self._shapes))
@@ -197,27 +210,62 @@ class _IteratorHoist:
     def _capture(self) -> list[TensorRef]:
         """Tables that the function reads, as further arguments."""
         tables = [self._view.node(lookup.find_node).inputs[0] for lookup in self._lookups]
-        captured = list(dict.fromkeys([*captured_tables(self._nodes), *tables]))
+        captured = list(dict.fromkeys([*captured_tables(self._view, self._nodes), *tables]))
         for index, handle in enumerate(captured):
             self._builder.add_argument(f"table_{index}", DT_RESOURCE, [handle])
         return captured
 
     def _look_ahead(self) -> list[tuple[str, str, int]]:
         """(find node, get_next, component of its hints) per lookup; equal keys of a table share one."""
-        calls: dict[tuple[str, str], str] = {}
+        hints = self._prepare_many()
         given: list[tuple[str, str, int]] = []
         for lookup in self._lookups:
             table, keys = (self._builder.ref(ref) for ref in self._view.node(lookup.find_node).inputs[:2])
-            if (table, keys) not in calls:
-                calls[table, keys] = self._builder.call(
+            if (table, keys) not in hints:
+                call = self._builder.call(
                     OP_LOOK_AHEAD,
                     f"look_ahead_{lookup.name}",
                     [table, keys],
                     {"reserve": attr_bool(self._reserve)},
                 )
-            component = self._give(f"{calls[table, keys]}:hints:0", DT_INT64, known_shape([None]))
+                hints[table, keys] = f"{call}:hints:0"
+            component = self._give(hints[table, keys], DT_INT64, known_shape([None]))
             given.append((lookup.find_node, lookup.get_next or "", component))
         return given
+
+    def _fusable(self) -> list[list[Lookup]]:
+        """The lookups to prepare in one op, by dtype of their ids: nothing else in the function may read their keys."""
+        moved = {node.name for node in self._nodes}
+        groups: dict[int, list[Lookup]] = {}
+        for lookup in self._lookups:
+            unique = self._view.node(lookup.unique_node or "")
+            if unique.controls or any(edge.consumer in moved for edge in self._view.edges(unique.name)):
+                continue
+            groups.setdefault(self._view.dtype(unique.inputs[0]) or DT_INT64, []).append(lookup)
+        return [group for group in groups.values() if len(group) > 1]
+
+    def _prepare_many(self) -> dict[tuple[str, str], str]:
+        """One op per group of fused lookups. Returns the hints by table and keys."""
+        hints: dict[tuple[str, str], str] = {}
+        for group in self._fused:
+            entries: dict[tuple[str, str], list[Node]] = {}
+            for unique, table in {lookup.unique_node or "": lookup.table_node for lookup in group}.items():
+                node = self._view.node(unique)
+                entry = self._builder.ref(TensorRef(table, 0)), self._builder.ref(node.inputs[0])
+                entries.setdefault(entry, []).append(node)
+            tables, ids = zip(*entries)
+            attrs = {
+                "N": attr_int(len(entries)),
+                "Tids": attr_type(self._view.dtype(next(iter(entries.values()))[0].inputs[0]) or DT_INT64),
+                "reserve": attr_bool(self._reserve),
+            }
+            call = self._builder.call(OP_PREPARE_MANY, "prepare", [*tables, *ids], attrs)
+            for index, (table, uniques) in enumerate(zip(tables, entries.values())):
+                hints[table, f"{call}:keys:{index}"] = f"{call}:hints:{index}"
+                for unique in uniques:
+                    for output, arg in enumerate(("keys", "restores", "counts")):
+                        self._builder.stand_for(TensorRef(unique.name, output), f"{call}:{arg}:{index}")
+        return hints
 
     def _give_tensors(self) -> list[tuple[TensorRef, str, int]]:
         """(tensor, get_next, component) of everything in the moved part that the step reads."""
@@ -236,6 +284,8 @@ class _IteratorHoist:
             outputs = {edge.output for edge in self._view.data_edges(node.name) if edge.consumer not in moved}
             for output in sorted(outputs):
                 tensor = TensorRef(node.name, output)
+                if self._analysis.is_in_branch(tensor):
+                    continue  # it may have no value; the step's own conditional takes what leads to it
                 dtype = self._view.dtype(tensor)
                 if dtype is not None and dtype not in (DT_RESOURCE, DT_VARIANT) and not is_ref(dtype):
                     yield tensor, dtype
@@ -328,7 +378,8 @@ class _IteratorHoist:
         sides = Counter(lookup.side for lookup in self._lookups)
         counted = ", ".join(f"{count} {side}" for side, count in sorted(sides.items(), reverse=True))
         reserve = "reserves rows" if self._reserve else "reserves no rows"
+        fused = "".join(f"; {len(group)} lookups are prepared in one op" for group in self._fused)
         return (
             f"iterator {self._iterator.node!r}: {counted} lookups, {len(self._nodes)} nodes moved into function "
-            f"{self._function!r}, which {reserve}"
+            f"{self._function!r}, which {reserve}{fused}"
         )

@@ -1,4 +1,4 @@
-"""Asks for the fast kernel where rows are spread over the batch."""
+"""Leaves a hint for kernels where rows are spread over the batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RESTORE_OP = "GatherV2"
 
 @dataclass(frozen=True)
 class HotEmbedding(Pass):
-    """Sets `_op_impl_mode` on the GatherV2 that restores a lookup's rows to the batch.
+    """Marks the GatherV2 that restores a lookup's rows to the batch with `_op_impl_mode`, a hint to kernels.
 
     Before::
 
@@ -27,6 +27,9 @@ class HotEmbedding(Pass):
     After::
 
         MxRecGatherByAddress -> GatherV2 {_op_impl_mode="high_performance"}
+
+    It is a hint and no more: no kernel of TensorFlow or of this project reads it yet, so today it changes neither
+    speed nor values. It travels with the graph for a device whose kernels do.
 
     Attributes:
         modes: (op type, implementation mode) pairs. Only GatherV2 has a meaning here; others are noted and
@@ -51,5 +54,5 @@ class HotEmbedding(Pass):
             if view.node(name).str_attr(OP_IMPL_MODE) != mode:
                 edits.set_attr(name, OP_IMPL_MODE, value)
         if edits:
-            notes.append(f"{len(edits)} gathers set to {mode!r}")
+            notes.append(f"{len(edits)} gathers marked {mode!r}: a hint that no kernel reads yet")
         return PassOutcome(edits, notes)

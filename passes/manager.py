@@ -13,7 +13,7 @@ from typing import Any
 from mx_rec.errors import GraphRewriteError
 from mx_rec.graph.edits import EditSet
 from mx_rec.graph.verify import GraphVerifyError, verify, verify_delta
-from mx_rec.graph.view import GraphView, ShapeProvider
+from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome, Refusal
 
 GraphDef = Any  # tensorflow.GraphDef; protobuf classes carry no static types
@@ -92,22 +92,21 @@ class PassManager:
         self._passes = tuple(passes)
         self._dump_dir = None if dump_dir is None else Path(dump_dir)
 
-    def run(self, graph_def: GraphDef, shapes: ShapeProvider | None = None) -> PipelineResult:
+    def run(self, graph_def: GraphDef) -> PipelineResult:
         """Run the passes on a graph, which is not changed.
 
         Args:
             graph_def: the graph.
-            shapes: static shapes from a better source than the graph's attributes; see `GraphView`.
 
         Raises:
             PassFailed: the input is broken, or a pass failed or left a broken graph.
         """
         with _collector_paused():
-            return self._run(graph_def, shapes)
+            return self._run(graph_def)
 
-    def _run(self, graph_def: GraphDef, shapes: ShapeProvider | None) -> PipelineResult:
+    def _run(self, graph_def: GraphDef) -> PipelineResult:
         reports: list[PassReport] = []
-        view = self._verified_input(graph_def, shapes)
+        view = self._verified_input(graph_def)
         self._dump(view, 0, "input")
         edits = EditSet()
         for number, step in enumerate(self._passes, start=1):
@@ -117,9 +116,9 @@ class PassManager:
             self._dump(view, number, step.name)
         return PipelineResult(view.to_graph_def(), edits, tuple(reports), any(r.modified for r in reports))
 
-    def _verified_input(self, graph_def: GraphDef, shapes: ShapeProvider | None) -> GraphView:
+    def _verified_input(self, graph_def: GraphDef) -> GraphView:
         try:
-            view = GraphView(graph_def, shapes)
+            view = GraphView(graph_def)
             verify(view)
         except GraphRewriteError as error:
             raise PassFailed(INPUT_STAGE, _node_of(error), str(error), ()) from error

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from mx_rec.passes.base import Pass
 from mx_rec.passes.find_lookups import FindLookups
+from mx_rec.passes.fuse_lookups import FuseLookups
+from mx_rec.passes.fuse_updates import FuseUpdates
 from mx_rec.passes.hoist_lookups import HoistLookups
 from mx_rec.passes.hot_embedding import HotEmbedding
 from mx_rec.passes.insert_collections import InsertCollections
@@ -14,7 +16,17 @@ from mx_rec.passes.prune import Prune
 from mx_rec.passes.swap_iterators import SwapIterators
 
 PASSES: Mapping[str, type[Pass]] = {
-    step.name: step for step in (FindLookups, InsertCollections, HoistLookups, SwapIterators, HotEmbedding, Prune)
+    step.name: step
+    for step in (
+        FindLookups,
+        InsertCollections,
+        HoistLookups,
+        SwapIterators,
+        FuseLookups,
+        FuseUpdates,
+        HotEmbedding,
+        Prune,
+    )
 }
 
 
@@ -25,7 +37,8 @@ class PipelineOptions:
     Attributes:
         prefetch: batches prepared ahead of the step, at least 1.
         parallel_calls: batches prepared at the same time, at least 1.
-        hot_embedding: mark the gathers that restore the batch for the high-performance kernel.
+        fuse: do the work of lookups, and of updates, of equal settings in one op each.
+        hot_embedding: mark the gathers that restore the batch; a hint that no kernel reads yet.
         op_impl_mode: implementation mode by op type (see `mx_rec.graph.op_impl_mode`); `None`: GatherV2 only.
         prune: remove the nodes that the rewrite made dead. A live graph keeps them anyway.
         keep: names of nodes that are never removed, such as those a caller fetches by name.
@@ -33,6 +46,7 @@ class PipelineOptions:
 
     prefetch: int = 1
     parallel_calls: int = 1
+    fuse: bool = True
     hot_embedding: bool = True
     op_impl_mode: Mapping[str, str] | None = None
     prune: bool = True
@@ -45,9 +59,13 @@ def default_pipeline(options: PipelineOptions | None = None) -> list[Pass]:
     passes: list[Pass] = [
         FindLookups(),  # first: its report says what the other passes will meet
         InsertCollections(),  # before anything moves: marks the tensors that scripts reach by collection
-        HoistLookups(options.prefetch, options.parallel_calls),  # adds the dataset functions, nothing uses them yet
+        # adds the dataset functions, nothing uses them yet
+        HoistLookups(options.prefetch, options.parallel_calls, options.fuse),
         SwapIterators(),  # after hoist: switches the step over, all iterators in one go
     ]
+    if options.fuse:
+        passes.append(FuseLookups())  # after swap: only now do all lookups of an iterator read one batch
+        passes.append(FuseUpdates())  # after the lookups: it reads their final addresses
     if options.hot_embedding:
         passes.append(_hot_embedding(options))  # after swap: the gathers read their final inputs
     if options.prune:

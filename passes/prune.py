@@ -8,9 +8,12 @@ from typing import ClassVar
 from mx_rec.graph import marks
 from mx_rec.graph.edits import EditSet
 from mx_rec.graph.node import Node
+from mx_rec.graph.op_signatures import MANY_OF, OP_LOOK_UP_MANY
 from mx_rec.graph.verify import colocated_with
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome
+
+_MARKED_OPS = ("IteratorV2", "Iterator", "OneShotIterator", OP_LOOK_UP_MANY, *MANY_OF.values())
 
 
 @dataclass(frozen=True)
@@ -26,13 +29,14 @@ class Prune(Pass):
 
         new iterator -> new get_next -> MxRecFindOrInsert
 
-    It begins with the nodes that `swap_iterators` disconnected and goes on to what only they read. A node that
+    It begins with the nodes that `swap_iterators`, `fuse_lookups` and `fuse_updates` disconnected and goes on to what
+    only they read. A node that
     nothing read before the rewrite is left alone, and so is everything it reads: a caller may fetch it.
 
     Attributes:
         keep: nodes that stay, such as those a caller fetches by name, and with them what they read.
 
-    Preconditions: the marks that `swap_iterators` leaves; without them it changes nothing. Refuses nothing.
+    Preconditions: the marks that those passes leave; without them it changes nothing. Refuses nothing.
     """
 
     name: ClassVar[str] = "prune"
@@ -40,11 +44,7 @@ class Prune(Pass):
 
     def run(self, view: GraphView) -> PassOutcome:
         """See `Pass.run`."""
-        candidates = [
-            name
-            for node in view.nodes_of("IteratorV2", "Iterator", "OneShotIterator")
-            for name in node.strings_attr(marks.DISCONNECTED)
-        ]
+        candidates = [name for node in view.nodes_of(*_MARKED_OPS) for name in node.strings_attr(marks.DISCONNECTED)]
         if not candidates:
             return PassOutcome()
         dead = _dead(view, candidates, self.keep)

@@ -6,18 +6,20 @@
 
 namespace mxrec_ops {
 
-// Inputs 0..2 of an update: handle, addresses [n], gradients [n, dim].
+// What an update is given: handle, addresses [n], gradients [n, dim].
 struct ApplyInputs {
   TableRef table;
   mxrec::Span<const int64_t> addresses;
   const float* gradients = nullptr;
 };
 
+// `first` is the input of the handle, `stride` how far apart the three are.
 inline tensorflow::Status ReadApplyInputs(tensorflow::OpKernelContext* context,
-                                          ApplyInputs* inputs) {
-  TF_RETURN_IF_ERROR(GetTable(context, 0, &inputs->table));
-  const tensorflow::Tensor& addresses = context->input(1);
-  const tensorflow::Tensor& gradients = context->input(2);
+                                          ApplyInputs* inputs, int first = 0,
+                                          int stride = 1) {
+  TF_RETURN_IF_ERROR(GetTable(context, first, &inputs->table));
+  const tensorflow::Tensor& addresses = context->input(first + stride);
+  const tensorflow::Tensor& gradients = context->input(first + 2 * stride);
   TF_RETURN_IF_ERROR(CheckVector(addresses, "addresses"));
   const mxrec::TableOptions& options = inputs->table->table().options();
   if (gradients.dims() != 2 ||
@@ -45,6 +47,16 @@ inline tensorflow::Status ReadScalar(tensorflow::OpKernelContext* context,
   TF_RETURN_IF_ERROR(CheckScalar(tensor, what));
   *value = tensor.scalar<float>()();
   return tensorflow::Status();
+}
+
+// A float attribute that must be at least 0.
+inline tensorflow::Status ReadNonNegative(
+    tensorflow::OpKernelConstruction* context, const char* attribute,
+    float* value) {
+  TF_RETURN_IF_ERROR(context->GetAttr(attribute, value));
+  if (*value >= 0) return tensorflow::Status();
+  return tensorflow::errors::InvalidArgument(
+      attribute, " must not be negative, got ", *value);
 }
 
 }  // namespace mxrec_ops

@@ -11,6 +11,10 @@ extern "C" {
 // 1 if a session has run a graph whose MxRecTable nodes carry `token`.
 MXREC_EXPORT int mxrec_graph_was_run(const char* token);
 
+// `names` are a graph's nodes in order of creation, one a line. 1 if a session
+// has run a graph that consists of the first of them, however many.
+MXREC_EXPORT int mxrec_beginning_was_run(const char* names);
+
 // Fills `stats` for the newest live table of that name: size, capacity, stride,
 // update count, index bytes, row bytes, other bytes. 1 if there is one.
 MXREC_EXPORT int mxrec_table_stats(const char* name, int64_t stats[7]);

@@ -62,11 +62,17 @@ class OffsetsOp : public OpKernel {
   static Status Initialize(OpKernelContext* context, mxrec::Table* table,
                            const tensorflow::Tensor& offsets) {
     tensorflow::core::RefCountPtr<tensorflow::Var> variable;
-    TF_RETURN_IF_ERROR(tensorflow::LookupResource(
-        context, tensorflow::HandleFromInput(context, 1), &variable));
+    const mxrec::TableOptions& options = table->options();
+    if (!tensorflow::LookupResource(
+             context, tensorflow::HandleFromInput(context, 1), &variable)
+             .ok()) {
+      return tensorflow::errors::FailedPrecondition(
+          "table '", options.name,
+          "': its variable has no value yet; run global_variables_initializer "
+          "first");
+    }
     tensorflow::mutex_lock lock(*variable->mu());
     tensorflow::Tensor* rows = variable->tensor();
-    const mxrec::TableOptions& options = table->options();
     if (rows->dtype() != tensorflow::DT_FLOAT || rows->dims() != 2 ||
         rows->dim_size(0) != options.fixed_capacity ||
         rows->dim_size(1) != options.dim) {

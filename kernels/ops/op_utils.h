@@ -57,6 +57,12 @@ using TableRef = tensorflow::core::RefCountPtr<TableResource>;
 // The table behind resource input `index`.
 inline tensorflow::Status GetTable(tensorflow::OpKernelContext* context,
                                    int index, TableRef* table) {
+  const tensorflow::Tensor& handle = context->input(index);
+  if (handle.NumElements() != 1) {
+    return tensorflow::errors::InvalidArgument(
+        "a table handle must be one element, got shape ",
+        handle.shape().DebugString());
+  }
   return tensorflow::LookupResource(
       context, tensorflow::HandleFromInput(context, index), table);
 }
@@ -72,6 +78,7 @@ class TfParallel final : public mxrec::Parallel {
     tensorflow::Shard(threads_.num_threads, threads_.workers, total,
                       cost_per_unit, body);
   }
+  int threads() const { return threads_.num_threads; }
 
  private:
   const tensorflow::DeviceBase::CpuWorkerThreads& threads_;

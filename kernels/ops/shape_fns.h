@@ -23,21 +23,26 @@ inline tensorflow::Status KeysToAddressesShape(InferenceContext* c) {
   return tensorflow::Status();
 }
 
-// handle, addresses [n], gradients [n, dim], then scalars. Refuses a row
-// mismatch when the graph is built, if both numbers are known by then.
+// Refuses a row mismatch when the graph is built, if both numbers are known by
+// then.
+inline tensorflow::Status CheckGradientRows(InferenceContext* c,
+                                            ShapeHandle addresses,
+                                            ShapeHandle gradients) {
+  DimensionHandle rows;
+  const tensorflow::Status merged =
+      c->Merge(c->Dim(addresses, 0), c->Dim(gradients, 0), &rows);
+  if (merged.ok()) return merged;
+  return tensorflow::errors::InvalidArgument(
+      "gradient rows must equal address rows: got ", c->DebugString(gradients),
+      " gradients for ", c->DebugString(addresses), " addresses");
+}
+
+// handle, addresses [n], gradients [n, dim], then scalars.
 inline tensorflow::Status ApplyByAddressShape(InferenceContext* c) {
   ShapeHandle addresses, gradients;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &addresses));
   TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 2, &gradients));
-  DimensionHandle rows;
-  const tensorflow::Status merged =
-      c->Merge(c->Dim(addresses, 0), c->Dim(gradients, 0), &rows);
-  if (!merged.ok()) {
-    return tensorflow::errors::InvalidArgument(
-        "gradient rows must equal address rows: got ",
-        c->DebugString(gradients), " gradients for ", c->DebugString(addresses),
-        " addresses");
-  }
+  TF_RETURN_IF_ERROR(CheckGradientRows(c, addresses, gradients));
   for (int i = 3; i < c->num_inputs(); ++i) {
     ShapeHandle scalar;
     TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &scalar));

@@ -25,6 +25,7 @@ REGISTER_OP("MxRecTable")
     .Attr("seed: int = 0")
     .Attr("record_counts: bool = false")
     .Attr("fixed_capacity: int >= 0 = 0")
+    .Attr("padding_keys: list(int) = []")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
     .SetIsStateful()
@@ -37,6 +38,7 @@ initializer: constant (a), uniform [a, b), normal and truncated_normal (mean a,
   A row is a function of (seed, key) alone.
 fixed_capacity: 0 for a table that grows; else it keeps at most so many keys and
   no rows: MxRecOffsets leads to the rows of a variable.
+padding_keys: keys whose rows are never updated.
 shared_name: tables of one session with one shared_name are one table.
 )doc");
 
@@ -49,6 +51,7 @@ class TableOp : public OpKernel {
                    context->GetAttr("record_counts", &options_.record_counts));
     OP_REQUIRES_OK(
         context, context->GetAttr("fixed_capacity", &options_.fixed_capacity));
+    OP_REQUIRES_OK(context, ReadPaddingKeys(context, &options_.padding_keys));
     OP_REQUIRES_OK(context, ReadInitializer(context, &options_.initializer));
     OP_REQUIRES_OK(context, context->GetAttr("container", &container_));
     OP_REQUIRES_OK(context, context->GetAttr("shared_name", &shared_name_));
@@ -107,6 +110,14 @@ class TableOp : public OpKernel {
     return Status();
   }
 
+  static Status ReadPaddingKeys(OpKernelConstruction* context,
+                                std::vector<mxrec::Key>* keys) {
+    std::vector<int64_t> values;
+    TF_RETURN_IF_ERROR(context->GetAttr("padding_keys", &values));
+    keys->assign(values.begin(), values.end());
+    return Status();
+  }
+
   Status Create(TableResource** resource) const {
     std::shared_ptr<mxrec::Table> table;
     TF_RETURN_IF_ERROR(ToTf(mxrec::Table::Create(options_, &table)));
@@ -118,17 +129,30 @@ class TableOp : public OpKernel {
   // Two handle nodes may name one table (a dataset function makes its own):
   // they must agree on what the table is.
   Status CheckSame(const mxrec::TableOptions& existing) const {
-    if (existing.dim == options_.dim &&
-        existing.record_counts == options_.record_counts &&
-        existing.fixed_capacity == options_.fixed_capacity) {
-      return Status();
-    }
+    const char* differs = Difference(existing, options_);
+    if (differs == nullptr) return Status();
     return tensorflow::errors::InvalidArgument(
-        "table '", options_.name, "' exists with dim ", existing.dim,
-        " and capacity ", existing.fixed_capacity, ", but node ", name(),
-        " asks for dim ", options_.dim, " and capacity ",
-        options_.fixed_capacity,
-        "; use another table name or terminate_config_initializer first");
+        "table '", options_.name, "' exists with another ", differs,
+        " than node ", name(),
+        " asks for; use another table name or terminate_config_initializer "
+        "first");
+  }
+
+  // What two tables differ in, null if nothing.
+  static const char* Difference(const mxrec::TableOptions& a,
+                                const mxrec::TableOptions& b) {
+    const mxrec::InitializerOptions& x = a.initializer;
+    const mxrec::InitializerOptions& y = b.initializer;
+    if (a.dim != b.dim) return "dim";
+    if (a.fixed_capacity != b.fixed_capacity) return "fixed_capacity";
+    if (a.record_counts != b.record_counts) return "record_counts";
+    if (a.padding_keys != b.padding_keys) return "padding_keys";
+    if (x.seed != y.seed) return "seed";
+    if (x.kind != y.kind || x.a != y.a || x.b != y.b || x.scale != y.scale ||
+        x.pool != y.pool) {
+      return "initializer";
+    }
+    return nullptr;
   }
 
   mxrec::TableOptions options_;

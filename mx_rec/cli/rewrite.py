@@ -32,7 +32,8 @@ class RewriteOptions:
         strict: whether a refused lookup fails the command.
         prefetch: batches prepared ahead of the step.
         parallel_calls: batches prepared at the same time.
-        hot_embedding: whether to mark gathers for the high-performance kernel.
+        fuse: whether to do the work of lookups, and of updates, of equal settings in one op each.
+        hot_embedding: whether to mark gathers with a hint for kernels.
         op_impl_mode: an `op_impl_mode.ini`.
         keep: nodes that stay though nothing reads them.
     """
@@ -44,6 +45,7 @@ class RewriteOptions:
     strict: bool
     prefetch: int
     parallel_calls: int
+    fuse: bool
     hot_embedding: bool
     op_impl_mode: str | None
     keep: tuple[str, ...]
@@ -88,6 +90,7 @@ class RewriteOptions:
     metavar="N",
     help="Batches prepared at the same time.",
 )
+@click.option("--no-fuse", "fuse", flag_value=False, default=True, help="Leave every lookup and update its own ops.")
 @click.option("--no-hot-embedding", "hot_embedding", flag_value=False, default=True, help="Leave out hot_embedding.")
 @click.option("--op-impl-mode", metavar="FILE", help="An op_impl_mode.ini (lines like GatherV2=high_performance).")
 @click.option("--keep", multiple=True, metavar="NODE", help="Never remove this node; may be repeated.")
@@ -135,6 +138,7 @@ def _passes(loaded: LoadedGraph, options: RewriteOptions) -> list[Pass]:
         PipelineOptions(
             prefetch=options.prefetch,
             parallel_calls=options.parallel_calls,
+            fuse=options.fuse,
             hot_embedding=options.hot_embedding,
             op_impl_mode=_op_impl_mode(options.op_impl_mode),
             keep=loaded.referenced_nodes().union(options.keep),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 from collections.abc import Sequence
 from typing import Any, Optional, Union
@@ -45,7 +46,7 @@ def create_table(
     init_param: float = 1.0,
     all2all_gradients_op: str = "sum_gradients",
     enable_merge: bool = False,
-    padding_keys: Optional[Sequence[int]] = None,
+    padding_keys: Optional[Union[int, Sequence[int]]] = None,
     padding_keys_mask: bool = False,
     padding_keys_len: Optional[int] = None,
     value_dtype: tf.DType = tf.float32,
@@ -77,9 +78,11 @@ def create_table(
         init_param: -10..10, multiplies the initial values.
         all2all_gradients_op: accepted: `sum_gradients` or `sum_gradients_and_div_by_ranksize`.
         enable_merge: must be False: shared stores are not available yet.
-        padding_keys: must be None: padding keys are not available yet.
-        padding_keys_mask: must be False, as above.
-        padding_keys_len: must be None, as above.
+        padding_keys: an int or several, in the range of `key_dtype`.
+        padding_keys_mask: whether rows of the padding keys are never updated: they take no gradient, and their
+            optimizer slots do not move. Needs `padding_keys` and `padding_keys_len`. If False, the padding keys
+            are keys like others. Holds for the optimizers of `mx_rec.optimizers`; others know of no padding keys.
+        padding_keys_len: the number of padding keys.
         value_dtype: tf.float32.
         shard_num: 1..8192, accepted; the store shards by itself.
         fusion_optimizer_var: accepted.
@@ -93,10 +96,8 @@ def create_table(
         NotImplementedError: for what is not available yet.
     """
     config = ConfigInitializer.get_instance()
-    if enable_merge or padding_keys is not None or padding_keys_mask or padding_keys_len is not None:
-        raise NotImplementedError(
-            f"table {name!r}: enable_merge and padding_keys are not available yet; leave them out"
-        )
+    if enable_merge:
+        raise NotImplementedError(f"table {name!r}: enable_merge is not available yet; leave it out")
     if key_dtype not in _ID_DTYPES:
         raise ValueError(f"key_dtype must be tf.int64 or tf.int32, got {key_dtype!r}")
     if value_dtype != tf.float32:
@@ -117,6 +118,7 @@ def create_table(
     check_float("init_param", init_param, -10.0, 10.0)
     for flag, value in (("is_save", is_save), ("is_dp", is_dp), ("fusion_optimizer_var", fusion_optimizer_var)):
         check_bool(flag, value)
+    frozen = _check_padding_keys(name, key_dtype, padding_keys, padding_keys_mask, padding_keys_len)
     _warn_ignored("create_table", set(kwargs) - {"optimizer_list"})
 
     graph = tf.compat.v1.get_default_graph()
@@ -140,6 +142,7 @@ def create_table(
             seed=seed,
             record_counts=os.environ.get("RECORD_KEY_COUNT", "0") == "1",
             fixed_capacity=capacity,
+            padding_keys=frozen,
             name=f"mx_rec/{name}/handle",
         )
         variable = _rows_variable(name, handle, capacity, columns) if capacity else None
@@ -147,7 +150,7 @@ def create_table(
     tf.compat.v1.add_to_collection(
         config.train_params_config.ascend_global_hashtable_collection, handle if variable is None else variable
     )
-    table = EmbeddingTable(name, columns, tf.as_dtype(key_dtype), handle, is_save, variable)
+    table = EmbeddingTable(name, columns, tf.as_dtype(key_dtype), handle, is_save, variable, frozen)
     state.tables[name] = table
     return table
 
@@ -274,6 +277,23 @@ def _check_dim(dim: Any) -> int:
             raise ValueError(f"dim must be an int or a TensorShape of one known dimension, got {dim}")
         dim = tf.compat.dimension_value(dim[0])
     return check_int("dim", dim, MIN_DIM, MAX_DIM)
+
+
+def _check_padding_keys(name: str, key_dtype: tf.DType, keys: Any, mask: Any, length: Any) -> tuple[int, ...]:
+    """The keys whose rows are never updated, distinct and ascending."""
+    check_bool("padding_keys_mask", mask)
+    if mask and (keys is None or length is None):
+        raise ValueError(
+            f"table {name!r}: padding_keys_mask=True needs padding_keys and padding_keys_len, "
+            f"got padding_keys={keys!r} and padding_keys_len={length!r}"
+        )
+    values = [] if keys is None else [keys] if isinstance(keys, numbers.Integral) else list(keys)
+    distinct = sorted({check_int("padding_keys", value, key_dtype.min, key_dtype.max) for value in values})
+    if length is not None and check_int("padding_keys_len", length, 1, MAX_VOCABULARY_SIZE) != len(values):
+        raise ValueError(
+            f"table {name!r}: padding_keys_len must be the number of padding_keys, {len(values)}, got {length}"
+        )
+    return tuple(distinct) if mask else ()
 
 
 def _warn_ignored(function: str, names: set[str]) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import uuid
 import weakref
 from typing import TYPE_CHECKING, Optional
 
 import tensorflow as tf
+
+from mx_rec.tf_compat import is_open_session_of
 
 if TYPE_CHECKING:
     from mx_rec.core.table import EmbeddingTable
@@ -44,16 +47,25 @@ class GraphState:
             session has run the graph.
         tables: by name.
         lookups: by name, in order of creation.
+        updated: tables that an optimizer updates.
+        early_sessions: sessions that existed before mx_rec knew the graph.
         initializers: iterator initializer per side (True: training), set by the rewrite.
+        batches: per side, the components of the batches that its lookups read, set by the rewrite.
+        replaced: old batch component by name, and what replaced it.
     """
 
     epoch: int
     token: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
     tables: dict[str, EmbeddingTable] = dataclasses.field(default_factory=dict)
     lookups: dict[str, LookupRecord] = dataclasses.field(default_factory=dict)
+    updated: set[str] = dataclasses.field(default_factory=set)
+    early_sessions: tuple[weakref.ref, ...] = ()
     initializers: Optional[dict[bool, Optional[tf.Operation]]] = None
+    batches: dict[bool, list[tuple[tf.Tensor, ...]]] = dataclasses.field(default_factory=dict)
+    replaced: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
 
 
+_SESSION_TYPES = (tf.compat.v1.Session, tf.compat.v1.InteractiveSession)
 # The state hangs on its graph, so that both are collected together (tensors point back at their
 # graph, which a weak-keyed dictionary would therefore keep alive for ever).
 _STATE_ATTRIBUTE = "_mx_rec_state"
@@ -65,15 +77,30 @@ def state_of(graph: tf.Graph) -> GraphState:
     """The state of a graph, made on first use."""
     state = _existing_state(graph)
     if state is None:
-        state = GraphState(epoch=_epoch)
+        state = GraphState(epoch=_epoch, early_sessions=tuple(map(weakref.ref, live_sessions(graph))))
         setattr(graph, _STATE_ATTRIBUTE, state)
     return state
 
 
-def mark_modified(graph: tf.Graph, initializers: dict[bool, Optional[tf.Operation]]) -> None:
-    """Records that a graph has been rewritten."""
+def table_of_variable(variable: tf.Variable) -> Optional[EmbeddingTable]:
+    """The table whose rows `variable` holds, None if it is a variable of another kind."""
+    state = _existing_state(variable.graph)
+    tables = state.tables.values() if state is not None else ()
+    return next((table for table in tables if table.variable is variable), None)
+
+
+def live_sessions(graph: tf.Graph) -> list[tf.compat.v1.Session]:
+    """Open sessions of a graph. Only the garbage collector knows them all."""
+    return [
+        candidate
+        for candidate in gc.get_objects()
+        if issubclass(type(candidate), _SESSION_TYPES) and is_open_session_of(candidate, graph)
+    ]
+
+
+def mark_modified(graph: tf.Graph) -> None:
+    """Records that a graph has been rewritten last."""
     global _last_modified
-    state_of(graph).initializers = initializers
     _last_modified = weakref.ref(graph)
 
 

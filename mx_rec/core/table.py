@@ -21,6 +21,7 @@ class EmbeddingTable:
         handle: scalar resource tensor.
         is_save: whether checkpoints include it.
         variable: its rows float32 [capacity, dim] if its capacity is fixed, else None.
+        padding_keys: keys whose rows are never updated.
     """
 
     table_name: str
@@ -29,6 +30,7 @@ class EmbeddingTable:
     handle: tf.Tensor
     is_save: bool = True
     variable: Optional[tf.Variable] = None
+    padding_keys: tuple[int, ...] = ()
 
     def size(self, session: Optional[tf.compat.v1.Session] = None) -> int:
         """Number of keys: of the table in `session`, else of the newest live one; 0 if none lives."""

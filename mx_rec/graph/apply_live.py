@@ -11,23 +11,10 @@ from tensorflow.core.framework import graph_pb2
 from mx_rec import tf_compat
 from mx_rec.constants.constants import ATTR_COLLECTIONS
 from mx_rec.errors import GraphRewriteError
-from mx_rec.graph.attrs import Shape
 from mx_rec.graph.edits import EditSet
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.verify import verify_delta
-from mx_rec.graph.view import GraphView, ShapeProvider
-
-
-def live_shapes(graph: tf.Graph) -> ShapeProvider:
-    """A shape provider that knows what the graph knows: for `GraphView` and `PassManager.run`."""
-
-    def shape(ref: TensorRef) -> Shape | None:
-        try:
-            return graph.get_tensor_by_name(str(ref)).shape.as_proto()
-        except (KeyError, ValueError):
-            return None
-
-    return shape
+from mx_rec.graph.view import GraphView
 
 
 def apply_live(graph: tf.Graph, edits: EditSet) -> None:

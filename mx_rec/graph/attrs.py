@@ -92,13 +92,6 @@ def attr_tensor(value: Any, dtype: int) -> AttrValue:
     return attr_value_pb2.AttrValue(tensor=tf.make_tensor_proto(value, dtype=tf.as_dtype(dtype)))
 
 
-def copy_attr(value: AttrValue) -> AttrValue:
-    """A copy that later changes of the original do not reach."""
-    copied = attr_value_pb2.AttrValue()
-    copied.CopyFrom(value)
-    return copied
-
-
 def const_value(value: AttrValue) -> Any:
     """The numpy array of a `tensor` attribute."""
     return tf.make_ndarray(value.tensor)

@@ -81,6 +81,10 @@ class FunctionBuilder:
         """Add a node without inputs with every attribute of a graph node, so that it reaches the same resource."""
         return self._settle(self._copy_of(node), node.name, (), ())
 
+    def stand_for(self, tensor: TensorRef, ref: str) -> None:
+        """Let `ref`, a tensor of the function, stand for a tensor of the graph."""
+        self._refs[tensor] = ref
+
     def ref(self, tensor: TensorRef) -> str:
         """The spelling of a graph tensor in this function.
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mx_rec.graph.attrs import DT_VARIANT
+from mx_rec.graph.dataset_state import dataset_state
 from mx_rec.graph.marks import REPLACES
 from mx_rec.graph.node import Node
 from mx_rec.graph.view import GraphView
@@ -111,7 +112,8 @@ def _one_shot_obstacle(view: GraphView, node: Node) -> Obstacle | None:
     outputs = function.signature.output_arg
     if len(outputs) != 1 or outputs[0].type != DT_VARIANT or function.signature.input_arg:
         return Obstacle(node.name, f"its dataset function {factory!r} does not make one dataset from nothing")
-    return None
+    reads = dataset_state(view).reader_in(factory)
+    return None if reads is None else Obstacle(node.name, reads)
 
 
 def _makers_obstacle(view: GraphView, node: Node, consumers: list[Node]) -> Obstacle | None:
@@ -122,4 +124,5 @@ def _makers_obstacle(view: GraphView, node: Node, consumers: list[Node]) -> Obst
         dataset = view.producer(maker, 0)
         if dataset is None or dataset.op.startswith("Placeholder"):
             return Obstacle(maker.name, f"the dataset that fills iterator {node.name!r} is not in this graph")
-    return None
+    reader = dataset_state(view).reader([maker.inputs[0].node for maker in makers])
+    return None if reader is None else Obstacle(*reader)

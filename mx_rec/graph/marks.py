@@ -35,7 +35,12 @@ HOIST_DATASET = "_mx_rec_hoist_dataset"
 # On a new get_next: the name of the one it replaces.
 REPLACES = "_mx_rec_replaces"
 
-# On an iterator that has been replaced: the nodes the rewrite took the consumers from.
+# On a fused lookup: the names of the lookups, and of their original find and gather nodes, in order.
+FUSED_LOOKUPS = "_mx_rec_fused_lookups"
+FUSED_FINDS = "_mx_rec_fused_finds"
+FUSED_GATHERS = "_mx_rec_fused_gathers"
+
+# On an iterator that has been replaced, or a fused op: the nodes the rewrite took the consumers from.
 DISCONNECTED = "_mx_rec_disconnected"
 
 # On a restore gather: the implementation a kernel should choose.

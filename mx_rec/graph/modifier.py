@@ -10,9 +10,9 @@ import tensorflow as tf
 from mx_rec import ops
 from mx_rec.constants.constants import ATTR_GRAPH_TOKEN
 from mx_rec.core import graph_state
-from mx_rec.core.table import EmbeddingTable
 from mx_rec.errors import GraphRewriteError
 from mx_rec.graph.apply_live import apply_live
+from mx_rec.graph.iterators import MAKE_ITERATOR, replaced_get_nexts
 from mx_rec.graph.op_impl_mode import read_op_impl_mode
 from mx_rec.graph.view import GraphView
 from mx_rec.passes import (
@@ -24,6 +24,8 @@ from mx_rec.passes import (
     find_lookups,
     report_text,
 )
+from mx_rec.passes.find_lookups import TRAIN
+from mx_rec.tf_compat import is_open_session_of
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
 from mx_rec.util.validate import check_bool
@@ -44,6 +46,9 @@ def modify_graph_and_start_emb_cache(
     `get_initializer(True)` and `get_initializer(False)` start the iterators; the script's own
     `iterator.initializer` does the same. What a model computes does not change. A lookup that cannot
     be moved stays where it is and still trains; the report says which and why.
+
+    The step then reads another batch tensor than before: to fetch or feed a batch, use
+    `get_target_batch`. Fetching an old batch tensor raises an error that says so; feeding one has no effect.
 
     Args:
         full_graph: the graph; the default graph if None.
@@ -83,8 +88,7 @@ def modify_graph_and_start_emb_cache(
         logger.warning("the rewrite found nothing to move")
     if dump_graph:
         _dump(graph.as_graph_def(), "new_graph.pbtxt")
-    lookups = find_lookups(GraphView(result.graph_def))
-    graph_state.mark_modified(graph, _initializers(graph, lookups))
+    _record(graph, GraphView(result.graph_def))
     logger.info("rewrite report:\n%s", report_text(result.reports))
     return result.reports
 
@@ -97,7 +101,7 @@ def _check_ready(graph: tf.Graph) -> None:
             "this graph has been rewritten already: call modify_graph_and_start_emb_cache() once per graph"
         )
     trained = [record for record in state.lookups.values() if record.is_train and record.is_grad]
-    if trained and not any(_is_updated(record, state.tables[record.table_name]) for record in trained):
+    if trained and not any(_is_updated(record, state) for record in trained):
         raise RuntimeError(
             "modify_graph_and_start_emb_cache must come after the gradients: no optimizer updates "
             f"the rows of {', '.join(repr(record.name) for record in trained)} yet. Build "
@@ -105,15 +109,18 @@ def _check_ready(graph: tf.Graph) -> None:
         )
     if graph.finalized:
         raise GraphRewriteError("the graph is finalized; modify it before tf.Graph.finalize()")
-    if any(ops.graph_was_run(token) for token in _tokens(graph)):
+    if _was_run(graph, state):
         raise GraphRewriteError(
             "a session has already run this graph, and TensorFlow silently ignores edits after that: "
             "call modify_graph_and_start_emb_cache() before the first session.run"
         )
 
 
-def _is_updated(record: graph_state.LookupRecord, table: EmbeddingTable) -> bool:
-    """Whether an update op takes the lookup's addresses, or changes the variable of its table."""
+def _is_updated(record: graph_state.LookupRecord, state: graph_state.GraphState) -> bool:
+    """Whether an optimizer updates the lookup's table, or an update op takes its addresses."""
+    table = state.tables[record.table_name]
+    if table.table_name in state.updated:
+        return True
     if table.variable is not None:
         return any(op.type.startswith(_VARIABLE_UPDATES) for op in table.variable.handle.consumers())
     seen = set()
@@ -130,38 +137,77 @@ def _is_updated(record: graph_state.LookupRecord, table: EmbeddingTable) -> bool
     return False
 
 
-def _tokens(graph: tf.Graph) -> set[str]:
-    tokens = set()
-    for operation in graph.get_operations():
-        if operation.type != "MxRecTable":
-            continue
-        try:
-            tokens.add(operation.get_attr(ATTR_GRAPH_TOKEN).decode())
-        except ValueError:  # made without the front
-            continue
-    return tokens
+def _was_run(graph: tf.Graph, state: graph_state.GraphState) -> bool:
+    """Whether an open session has taken the graph over, so that it would ignore edits."""
+    if not graph_state.live_sessions(graph):
+        return False
+    operations = graph.get_operations()
+    if any(op.type == "MxRecTable" and _token(op) == state.token for op in operations) and ops.graph_was_run(
+        state.token
+    ):
+        return True
+    # A session older than the graph's tables may have run it without them.
+    early = [session() for session in state.early_sessions]
+    if not any(session is not None and is_open_session_of(session, graph) for session in early):
+        return False
+    return ops.beginning_was_run([op.name for op in operations])
 
 
-def _initializers(graph: tf.Graph, lookups: list[Lookup]) -> dict[bool, Optional[tf.Operation]]:
-    """The operation that starts the iterators of each side, None where no iterator feeds it.
+def _token(operation: tf.Operation) -> str:
+    try:
+        return str(operation.get_attr(ATTR_GRAPH_TOKEN).decode())
+    except ValueError:  # made without the front
+        return ""
+
+
+def _record(graph: tf.Graph, view: GraphView) -> None:
+    """Notes what get_initializer and get_target_batch answer."""
+    state = graph_state.state_of(graph)
+    lookups = find_lookups(view)
+    for old, new in replaced_get_nexts(view).items():
+        outputs = graph.get_operation_by_name(new).outputs
+        for component, tensor in enumerate(graph.get_operation_by_name(old).outputs):
+            state.replaced[tensor.name] = outputs[component]
+    old_of_new = {new: old for old, new in replaced_get_nexts(view).items()}
+    for is_train in (True, False):
+        names = [lookup.get_next for lookup in lookups if _is_train(lookup) == is_train]
+        state.batches[is_train] = [
+            tuple(
+                state.replaced.get(tensor.name, tensor)
+                for tensor in graph.get_operation_by_name(old_of_new.get(name, name)).outputs
+            )
+            for name in dict.fromkeys(names)
+            if name is not None
+        ]
+    state.initializers = _initializers(graph, view, lookups)
+    graph_state.mark_modified(graph)
+
+
+def _is_train(lookup: Lookup) -> bool:
+    return lookup.side == TRAIN
+
+
+def _initializers(graph: tf.Graph, view: GraphView, lookups: list[Lookup]) -> dict[bool, Optional[tf.Operation]]:
+    """The operation that starts the iterators of each side, None where the graph has no lookup.
 
     One iterator with several datasets (`Iterator.from_structure`) serves both sides: its first
-    initializer is training's, its second evaluation's.
+    initializer is training's, its second evaluation's. Iterators that feed no lookup are started on both
+    sides, since the loss may need them.
     """
     makers: dict[bool, dict[str, None]] = {True: {}, False: {}}
-    served: dict[bool, bool] = {True: False, False: False}
+    sides = {_is_train(lookup) for lookup in lookups}
     for lookup in lookups:
-        if lookup.iterator is None:
-            continue
-        is_train = lookup.side == "train"
-        served[is_train] = True
         if len(lookup.initializers) > 1:
-            served = {True: True, False: True}
+            sides = {True, False}
             makers[True][lookup.initializers[0]] = None
             makers[False][lookup.initializers[1]] = None
         else:
-            makers[is_train].update(dict.fromkeys(lookup.initializers))
-    return {side: _group(graph, list(makers[side]), side) if served[side] else None for side in (True, False)}
+            makers[_is_train(lookup)].update(dict.fromkeys(lookup.initializers))
+    of_lookups = {name for lookup in lookups for name in lookup.initializers}
+    for node in view.nodes_of(MAKE_ITERATOR):
+        if node.name not in of_lookups:
+            makers[True][node.name] = makers[False][node.name] = None
+    return {side: _group(graph, list(makers[side]), side) if side in sides else None for side in (True, False)}
 
 
 def _group(graph: tf.Graph, names: list[str], is_train: bool) -> tf.Operation:

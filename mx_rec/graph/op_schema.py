@@ -14,7 +14,7 @@ AttrGetter = Callable[[str], Optional[AttrValue]]
 
 
 # Ops that TensorFlow calls stateful, although running one again, or earlier, with equal inputs changes nothing.
-REPEATABLE_OPS = frozenset({"Assert", "CheckNumerics", "LookupTableFindV2"})
+REPEATABLE_OPS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2", "LookupTableFindV2", "LookupTableSizeV2"})
 
 
 class ArgSpec(NamedTuple):

@@ -18,13 +18,17 @@ OP_FIND_OR_INSERT = "MxRecFindOrInsert"
 OP_FIND = "MxRecFind"
 OP_GATHER = "MxRecGatherByAddress"
 OP_OFFSETS = "MxRecOffsets"
+OP_PREPARE_MANY = "MxRecPrepareMany"
+OP_LOOK_UP_MANY = "MxRecLookUpMany"
+OP_SUM_GRADIENTS_MANY = "MxRecSumGradientsMany"
 
 
 class Signature(NamedTuple):
     """One op, in the spelling of `REGISTER_OP`.
 
-    `inputs` and `outputs` are "name: dtype" or "name: type attribute", `attrs` are "name: kind [= default]";
-    the default of a tensor is an empty one of the dtype named.
+    `inputs` and `outputs` are "name: dtype" or "name: type attribute", "name: N * dtype" for N of them, and
+    `attrs` are "name: kind [= default]";
+    the default of a tensor is an empty one of the dtype named, that of a list is empty.
     """
 
     inputs: tuple[str, ...]
@@ -34,6 +38,7 @@ class Signature(NamedTuple):
 
 
 _HANDLE = "handle: resource"
+_UPDATE_MANY = ("handles: N * resource", "addresses: N * int64", "gradients: N * float")
 
 SIGNATURES: dict[str, Signature] = {
     OP_TABLE: Signature(
@@ -50,6 +55,7 @@ SIGNATURES: dict[str, Signature] = {
             "seed: int = 0",
             "record_counts: bool = false",
             "fixed_capacity: int = 0",
+            "padding_keys: list(int) = []",
             "container: string = ",
             "shared_name: string = ",
         ),
@@ -71,6 +77,22 @@ SIGNATURES: dict[str, Signature] = {
         (),
         ("weight_decay: float = 0",),
     ),
+    "MxRecApplyAdagradByAddress": Signature(
+        (_HANDLE, "addresses: int64", "gradients: float", "learning_rate: float"),
+        (),
+        ("initial_accumulator_value: float = 0.9",),
+    ),
+    "MxRecApplyFtrlByAddress": Signature(
+        (_HANDLE, "addresses: int64", "gradients: float", "learning_rate: float"),
+        (),
+        (
+            "learning_rate_power: float = -0.5",
+            "initial_accumulator_value: float = 0.1",
+            "l1: float = 0",
+            "l2: float = 0",
+            "l2_shrinkage: float = 0",
+        ),
+    ),
     "MxRecApplyLazyAdamByAddress": Signature(
         (
             _HANDLE,
@@ -83,10 +105,48 @@ SIGNATURES: dict[str, Signature] = {
         ),
         (),
     ),
+    "MxRecTrainedPositions": Signature((_HANDLE, "offsets: int64"), ("positions: int64",)),
+    OP_PREPARE_MANY: Signature(
+        ("handles: N * resource", "ids: N * Tids"),
+        ("keys: N * int64", "restores: N * int32", "counts: N * int32", "hints: N * int64"),
+        ("N: int", "Tids: type = int64", "reserve: bool = false"),
+    ),
+    OP_LOOK_UP_MANY: Signature(
+        (
+            "handles: N * resource",
+            "keys: N * int64",
+            "hints: N * int64",
+            "counts: C * int32",
+            "default_rows: N * float",
+            "restores: R * int32",
+        ),
+        ("addresses: N * int64", "embeddings: N * float", "restored: R * float"),
+        ("N: int", "C: int", "R: int", "restore_of: list(int)", "dim: int"),
+    ),
+    OP_SUM_GRADIENTS_MANY: Signature(
+        ("gradients: N * float", "restores: N * int32", "addresses: N * int64"),
+        ("sums: N * float",),
+        ("N: int", "dim: int"),
+        stateful=False,
+    ),
     "MxRecTableSize": Signature((_HANDLE,), ("size: int64",)),
     "MxRecTableCapacity": Signature((_HANDLE,), ("capacity: int64",)),
     "MxRecTableExport": Signature((_HANDLE,), ("keys: int64", "rows: float", "counts: int64")),
 }
+
+
+def _many(update: str) -> Signature:
+    """The signature of the op that does the updates of several tables in one."""
+    single = SIGNATURES[update]
+    return Signature((*_UPDATE_MANY, *single.inputs[len(_UPDATE_MANY) :]), (), ("N: int", *single.attrs))
+
+
+MANY_OF: dict[str, str] = {
+    update: f"{update}Many" for update in ("MxRecApplyLazyAdamByAddress", "MxRecApplySgdByAddress")
+}
+"""The op for several tables by the op for one."""
+
+SIGNATURES.update({many: _many(update) for update, many in MANY_OF.items()})
 
 
 def signature_op_def(op: str) -> Any | None:
@@ -106,6 +166,7 @@ def signature_op_def(op: str) -> Any | None:
 
 def _fill_arg(arg: Any, text: str) -> None:
     arg.name, kind = text.split(": ")
+    arg.number_attr, _, kind = kind.rpartition(" * ")
     if kind[0].isupper():
         arg.type_attr = kind
     else:
@@ -141,6 +202,11 @@ def _set_float(value: Any, text: str) -> None:
     value.f = float(text)
 
 
+def _set_empty_list(value: Any, text: str) -> None:
+    assert text == "[]", text
+    value.list.SetInParent()
+
+
 def _set_string(value: Any, text: str) -> None:
     value.s = text.encode()
 
@@ -152,4 +218,5 @@ _DEFAULTS: dict[str, Callable[[Any, str], None]] = {
     "int": _set_int,
     "float": _set_float,
     "string": _set_string,
+    "list(int)": _set_empty_list,
 }

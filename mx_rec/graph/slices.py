@@ -6,19 +6,21 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from mx_rec.graph.attrs import DT_RESOURCE, is_ref
+from mx_rec.graph.conditionals import Branches
 from mx_rec.graph.iterators import GET_NEXT, Obstacle
 from mx_rec.graph.node import Node, TensorRef
+from mx_rec.graph.resources import IMMUTABLE_TABLES, called_functions, resources_read, why_it_may_change
 from mx_rec.graph.view import GraphView
 
-# A resource that a dataset function may capture: its content never changes once it is initialised.
-IMMUTABLE_TABLES = frozenset({"HashTableV2"})
-
 _PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault", "_Arg"})
+_CONDITIONAL_V1 = frozenset({"Switch", "Merge"})
 _CONTROL_FLOW_V1 = frozenset(
     prefix + op
     for prefix in ("", "Ref")
     for op in ("Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "ControlTrigger")
 )
+# Ops that have no state but what the functions they call have, although TensorFlow calls them stateful.
+_CALLS = frozenset({"Case", "If", "StatefulPartitionedCall", "While"})
 _VARIABLE_READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarHandleOp"})
 _RANDOM_OPS = frozenset({"Multinomial", "ParameterizedTruncatedNormal", "StatefulUniformInt"})
 _MAX_GET_NEXTS = 2  # two are enough to refuse, and to say which
@@ -44,11 +46,23 @@ class SliceAnalysis:
         self._origins: dict[str, Origin] = {}
         self._pure_functions: dict[str, str | None] = {}
         self._plain_ops: dict[str, bool] = {}
+        self._branches = Branches(view)
 
     def origin(self, name: str) -> Origin:
         """Where the values of the node `name` come from."""
         self._visit(name)
-        return self._origins[name]
+        origin = self._origins[name]
+        switch = self._branches.switch_of(name)
+        if origin.obstacle is None and switch is not None:
+            reason = (
+                f"only one branch of a conditional of TensorFlow 1 runs {name!r}; lookups in branches are not moved"
+            )
+            return Origin(origin.get_nexts, Obstacle(switch, reason))
+        return origin
+
+    def is_in_branch(self, tensor: TensorRef) -> bool:
+        """Whether a tensor of a visited node has a value in one branch of a TensorFlow 1 conditional alone."""
+        return bool(self._branches.of(tensor))
 
     def nodes(self, roots: Iterable[str]) -> list[Node]:
         """The nodes that `roots` need, themselves included, inputs first; without get_nexts and captured tables."""
@@ -112,7 +126,8 @@ class SliceAnalysis:
             origin = self._origins.get(source, Origin((), None))
             obstacle = obstacle or origin.obstacle
             get_nexts.update(dict.fromkeys(origin.get_nexts))
-        return Origin(tuple(get_nexts)[:_MAX_GET_NEXTS], obstacle)
+        unclosed = self._branches.visit(node)
+        return Origin(tuple(get_nexts)[:_MAX_GET_NEXTS], obstacle or unclosed)
 
     def _own_obstacle(self, node: Node) -> Obstacle | None:
         if self._is_plain(node):
@@ -139,8 +154,8 @@ class SliceAnalysis:
         op = node.op
         if op in _PLACEHOLDERS:
             return "is fed at the step, so its value is not known ahead of it"
-        if op in _CONTROL_FLOW_V1:
-            return f"op {op!r} is control flow of TensorFlow 1, which a dataset function cannot hold"
+        if op in _CONTROL_FLOW_V1 - _CONDITIONAL_V1:
+            return f"op {op!r} is a loop of TensorFlow 1, which a dataset function cannot hold"
         if op in _VARIABLE_READS:
             return f"reads variable {_variable_name(node)!r}, whose value ahead of the step may be another"
         schema, types = self._view.schema(op), self._view.types(node.name)
@@ -148,30 +163,23 @@ class SliceAnalysis:
             return f"op {op!r} is not known to this TensorFlow; load the library that defines it"
         if any(is_ref(dtype) for dtype in types.outputs):
             return f"op {op!r} gives a reference to a variable, whose value ahead of the step may be another"
-        if not schema.has_effects:
+        if not schema.has_effects or op in _CALLS:
             return None
         if "Random" in op or op in _RANDOM_OPS:
             return f"op {op!r} draws random numbers, which would come in another order ahead of the step"
         return f"op {op!r} has state or side effects"
 
     def _resource_reason(self, node: Node) -> str | None:
-        types = self._view.types(node.name)
-        for ref, dtype in zip(node.inputs, types.inputs if types else ()):
-            if dtype != DT_RESOURCE:
-                continue
-            source = self._view.node(ref.node)
-            if source.op in IMMUTABLE_TABLES:
-                continue
-            if "HashTable" in source.op:
-                return f"reads {source.name!r} (op {source.op!r}), a table that may change between steps"
-            return f"takes a resource from {source.name!r} (op {source.op!r}), whose state may change between steps"
+        for source in resources_read(self._view, node):
+            if source.op not in IMMUTABLE_TABLES:
+                return why_it_may_change(source)
         return None
 
     def _function_reason(self, node: Node) -> str | None:
         schema = self._view.schema(node.op)
         names = [node.op] if self._view.function(node.op) is not None else []
         if schema is not None and schema.function_attrs:
-            names.extend(_called(node.proto, schema.function_attrs))
+            names.extend(called_functions(node.proto, schema))
         for name in names:
             what = self._function_impurity(name)
             if what:
@@ -194,9 +202,9 @@ class SliceAnalysis:
             schema = self._view.schema(body_node.op)
             if schema is None:
                 return f"has op {body_node.op!r}, which is not known to this TensorFlow"
-            if schema.has_effects:
+            if schema.has_effects and body_node.op not in _CALLS:
                 return f"has op {body_node.op!r} with state or side effects"
-            for inner in _called(body_node, schema.function_attrs):
+            for inner in called_functions(body_node, schema):
                 what = self._function_impurity(inner)
                 if what:
                     return what
@@ -209,20 +217,10 @@ def slice_analysis(view: GraphView) -> SliceAnalysis:
     return analysis
 
 
-def captured_tables(nodes: Iterable[Node]) -> list[TensorRef]:
-    """The resource handles that slice nodes read, each once, in order."""
-    handles = (node.inputs[0] for node in nodes if node.op == "LookupTableFindV2")
+def captured_tables(view: GraphView, nodes: Iterable[Node]) -> list[TensorRef]:
+    """The handles of tables that slice nodes read, each once, in order."""
+    handles = (ref for node in nodes for ref in node.inputs if view.node(ref.node).op in IMMUTABLE_TABLES)
     return list(dict.fromkeys(handles))
-
-
-def _called(proto: Any, attrs: Iterable[str]) -> list[str]:
-    """The functions that a node, given as a proto, refers to."""
-    names: list[str] = []
-    for attr in attrs:
-        if attr in proto.attr:
-            value = proto.attr[attr]
-            names.extend([value.func.name] if value.HasField("func") else [func.name for func in value.list.func])
-    return names
 
 
 def _is_leaf(node: Node) -> bool:

@@ -61,11 +61,6 @@ def verify_delta(view: GraphView) -> None:
     _raise(_delta_problems(view))
 
 
-def find_problems(view: GraphView) -> list[Problem]:
-    """Everything `verify` would complain about."""
-    return list(_all_problems(view))
-
-
 def _raise(problems: Iterator[Problem]) -> None:
     found = list(problems)
     if found:

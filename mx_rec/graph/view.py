@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from tensorflow.core.framework import graph_pb2
 
@@ -17,7 +17,6 @@ from mx_rec.graph.shapes import ShapeRules
 
 GraphDef = Any  # tensorflow.GraphDef; protobuf classes carry no static types
 FunctionDef = Any  # tensorflow.FunctionDef
-ShapeProvider = Callable[[TensorRef], Optional[Shape]]
 
 _MISSING = object()
 CONTROL = -1  # output and input index of a control edge
@@ -47,16 +46,13 @@ class GraphView:
 
     Args:
         graph_def: the graph.
-        shapes: gives the static shape of a tensor when something knows better than the graph's attributes,
-            such as the live `tf.Graph`; returns `None` when it does not.
 
     Raises:
         GraphRewriteError: an input that is not spelled as TensorFlow spells inputs.
     """
 
-    def __init__(self, graph_def: GraphDef, shapes: ShapeProvider | None = None) -> None:
+    def __init__(self, graph_def: GraphDef) -> None:
         self._graph_def = graph_def
-        self._shape_provider = shapes
         self._nodes, self.duplicate_names = _read_nodes(graph_def)
         self._functions: dict[str, FunctionDef] = {f.signature.name: f for f in graph_def.library.function}
         self._is_original = True
@@ -177,27 +173,8 @@ class GraphView:
             index -= count
         raise GraphRewriteError(f"node {node.name!r} has {len(types.outputs)} outputs, not {ref.index + 1}")
 
-    def flat_index(self, name: str, arg: str, index: int = 0) -> TensorRef:
-        """The tensor `index` of the output argument `arg` of a node.
-
-        Raises:
-            GraphRewriteError: the op is unknown or has no such output.
-        """
-        node = self.node(name)
-        types, schema = self.types(name), self.schema(node.op)
-        flat = 0
-        for spec, count in zip(schema.outputs, types.output_counts) if types and schema else ():
-            if spec.name == arg and index < count:
-                return TensorRef(name, flat + index)
-            flat += count
-        raise GraphRewriteError(f"node {name!r} (op {node.op!r}) has no output {arg}:{index}")
-
     def shape(self, ref: TensorRef) -> Shape | None:
-        """The static shape of a tensor, if known: from the provider, from attributes, or by rule."""
-        if self._shape_provider is not None:
-            shape = self._shape_provider(ref)
-            if shape is not None:
-                return shape
+        """The static shape of a tensor, if known: from attributes, or by rule."""
         if self._shape_rules is None:
             self._shape_rules = ShapeRules(self.node)
         return self._shape_rules.shape(ref)
@@ -258,7 +235,6 @@ class GraphView:
             draft.apply(edit)
         view = GraphView.__new__(GraphView)
         view._graph_def = self._graph_def
-        view._shape_provider = self._shape_provider
         view._nodes, view._functions, view.delta = draft.finish()
         view.duplicate_names = self.duplicate_names
         view._is_original = self._is_original and not edits

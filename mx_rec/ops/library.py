@@ -16,19 +16,27 @@ from mx_rec.errors import LibraryNotLoadedError
 LIBRARY_ENV = "MX_REC_LIBRARY"
 _LIBRARY_NAME = "libmxrec_ops.so"
 _NOT_DIFFERENTIABLE = (
+    "MxRecApplyAdagradByAddress",
+    "MxRecApplyFtrlByAddress",
     "MxRecApplyLazyAdamByAddress",
+    "MxRecApplyLazyAdamByAddressMany",
     "MxRecApplySgdByAddress",
+    "MxRecApplySgdByAddressMany",
     "MxRecFind",
     "MxRecFindOrInsert",
     "MxRecFreshRows",
     # Rows are trained by address, not by differentiating through the table.
     "MxRecGatherByAddress",
     "MxRecLookAhead",
+    "MxRecLookUpMany",
     "MxRecOffsets",
+    "MxRecPrepareMany",
+    "MxRecSumGradientsMany",
     "MxRecTable",
     "MxRecTableCapacity",
     "MxRecTableExport",
     "MxRecTableSize",
+    "MxRecTrainedPositions",
     "MxRecUnique",
 )
 

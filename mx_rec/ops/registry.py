@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Optional
 
 from mx_rec.ops.library import library_path, load_library
@@ -39,6 +40,8 @@ def _c_library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(library_path()))
     library.mxrec_graph_was_run.argtypes = [ctypes.c_char_p]
     library.mxrec_graph_was_run.restype = ctypes.c_int
+    library.mxrec_beginning_was_run.argtypes = [ctypes.c_char_p]
+    library.mxrec_beginning_was_run.restype = ctypes.c_int
     library.mxrec_table_stats.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_int64)]
     library.mxrec_table_stats.restype = ctypes.c_int
     library.mxrec_release_all.argtypes = []
@@ -49,6 +52,11 @@ def _c_library() -> ctypes.CDLL:
 def graph_was_run(token: str) -> bool:
     """Whether a session has run a graph whose table handles carry this token."""
     return bool(_c_library().mxrec_graph_was_run(token.encode()))
+
+
+def beginning_was_run(node_names: Sequence[str]) -> bool:
+    """Whether a session has run a graph of exactly the first few of these nodes, in order of creation."""
+    return bool(_c_library().mxrec_beginning_was_run("\n".join(node_names).encode()))
 
 
 def table_stats(table_name: str) -> Optional[TableStats]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
@@ -40,6 +41,7 @@ def table_handle(
     seed: int = 0,
     record_counts: bool = False,
     fixed_capacity: int = 0,
+    padding_keys: Sequence[int] = (),
     name: Optional[str] = None,
 ) -> tf.Tensor:
     """Handle (scalar resource) of a table that is created on first use in a session.
@@ -57,6 +59,7 @@ def table_handle(
         record_counts: whether to keep an occurrence count per key.
         fixed_capacity: 0 for a table that grows and keeps its rows; else it keeps at most so many keys,
             and `offsets` leads to the rows of a variable.
+        padding_keys: keys whose rows are never updated.
         name: of the node.
     """
     pool = np.zeros([], np.float32) if initializer_pool is None else initializer_pool
@@ -71,6 +74,7 @@ def table_handle(
         seed=seed,
         record_counts=record_counts,
         fixed_capacity=fixed_capacity,
+        padding_keys=list(padding_keys),
         shared_name=table_name,
         name=name,
     )
@@ -177,6 +181,17 @@ def offsets(handle: tf.Tensor, rows: tf.Tensor, addresses: TensorLike, name: Opt
     return load_library().mx_rec_offsets(handle=handle, rows=rows, addresses=addresses, name=name)
 
 
+def trained_positions(handle: tf.Tensor, offsets: TensorLike, name: Optional[str] = None) -> tf.Tensor:
+    """Positions int64 [m] of the `offsets` int64 [n] whose rows an update may change, ascending.
+
+    Left out are -1 and the rows of padding keys.
+
+    Raises:
+        tf.errors.InvalidArgumentError: at run time, for an offset below -1 or not below the capacity.
+    """
+    return load_library().mx_rec_trained_positions(handle=handle, offsets=offsets, name=name)
+
+
 def fresh_rows(handle: tf.Tensor, capacity: int, dim: int, name: Optional[str] = None) -> tf.Tensor:
     """Initial value float32 [capacity, d] of the variable of a table of fixed capacity.
 
@@ -243,6 +258,63 @@ def apply_lazy_adam_by_address(
         beta1=beta1,
         beta2=beta2,
         epsilon=epsilon,
+        name=name,
+    )
+
+
+def apply_adagrad_by_address(
+    handle: tf.Tensor,
+    addresses: TensorLike,
+    gradients: TensorLike,
+    learning_rate: TensorLike,
+    initial_accumulator_value: float = 0.9,
+    name: Optional[str] = None,
+) -> tf.Operation:
+    """Adagrad; shapes and errors as `apply_sgd_by_address`.
+
+    `s += g^2`, `row -= learning_rate * g / sqrt(s + 1e-7)`, where s begins at `initial_accumulator_value`
+    in every row of the table (Duchi et al., "Adaptive subgradient methods", 2011, with an epsilon).
+    """
+    return load_library().mx_rec_apply_adagrad_by_address(
+        handle=handle,
+        addresses=addresses,
+        gradients=gradients,
+        learning_rate=learning_rate,
+        initial_accumulator_value=initial_accumulator_value,
+        name=name,
+    )
+
+
+def apply_ftrl_by_address(
+    handle: tf.Tensor,
+    addresses: TensorLike,
+    gradients: TensorLike,
+    learning_rate: TensorLike,
+    learning_rate_power: float = -0.5,
+    initial_accumulator_value: float = 0.1,
+    l1: float = 0.0,
+    l2: float = 0.0,
+    l2_shrinkage: float = 0.0,
+    name: Optional[str] = None,
+) -> tf.Operation:
+    """FTRL-proximal; shapes and errors as `apply_sgd_by_address`.
+
+    With `p = -learning_rate_power`: `new_accum = accum + g^2`,
+    `linear += g + 2 l2_shrinkage row - (new_accum^p - accum^p) / learning_rate * row`,
+    `row = (clip(linear, -l1, l1) - linear) / (new_accum^p / learning_rate + 2 l2)`, where accum begins at
+    `initial_accumulator_value` and linear at 0 (McMahan et al., "Ad click prediction", 2013, in the form of
+    TensorFlow's sparse FtrlV2). `learning_rate` must be positive.
+    """
+    return load_library().mx_rec_apply_ftrl_by_address(
+        handle=handle,
+        addresses=addresses,
+        gradients=gradients,
+        learning_rate=learning_rate,
+        learning_rate_power=learning_rate_power,
+        initial_accumulator_value=initial_accumulator_value,
+        l1=l1,
+        l2=l2,
+        l2_shrinkage=l2_shrinkage,
         name=name,
     )
 

@@ -13,7 +13,9 @@ from typing import Any, Callable, Optional, Union
 
 import tensorflow as tf
 
-from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
+from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB, ATTR_UPDATE
+from mx_rec.core import graph_state
+from mx_rec.tf_compat import set_string_attr
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.validate import check_float, check_string
 
@@ -71,6 +73,7 @@ class ByAddressOptimizer(tf.compat.v1.train.Optimizer, abc.ABC):
             if gradient is None:
                 continue
             handles[handle.name] = handle
+            mark_updated(handle)
             by_table.setdefault(handle.name, []).append((_dense(gradient), addresses))
         if not by_table:
             shown = [getattr(addresses, "name", addresses) for _, addresses in pairs]
@@ -78,6 +81,8 @@ class ByAddressOptimizer(tf.compat.v1.train.Optimizer, abc.ABC):
         with tf.compat.v1.name_scope(name or self.get_name()) as scope:
             rate = self._rate_tensor()
             updates = [self._apply_to_table(handles[key], *_concat(group), rate) for key, group in by_table.items()]
+            for update in updates:  # only their group is given away: the rewrite may do them in one op
+                set_string_attr(update, ATTR_UPDATE, scope.rstrip("/"))
             if global_step is None:
                 return tf.group(*updates, name=scope)
             with tf.control_dependencies(updates):
@@ -149,6 +154,11 @@ def table_handle_of(addresses: Any) -> tf.Tensor:
             f"take them from the collection {ASCEND_SPARSE_LOOKUP_ID_OFFSET}"
         )
     return operation.inputs[0]
+
+
+def mark_updated(handle: tf.Tensor) -> None:
+    """Notes that an optimizer updates the table; the update itself may sit inside a conditional."""
+    graph_state.state_of(handle.graph).updated.add(handle.op.get_attr("table_name").decode())
 
 
 def check_learning_rate(learning_rate: LearningRate) -> LearningRate:

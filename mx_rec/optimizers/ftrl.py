@@ -2,17 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Optional
+import dataclasses
+import math
+import numbers
+from typing import Any, Optional
 
 import tensorflow as tf
 
 from mx_rec.optimizers.by_address import LearningRate, check_learning_rate
 from mx_rec.optimizers.on_variable import DistinctRowsMixin, check_fixed_capacity
-from mx_rec.util.validate import check_bool
+from mx_rec.util.validate import check_bool, check_float
+
+
+@dataclasses.dataclass(frozen=True)
+class FtrlParameters:
+    """The checked parameters of FTRL; see `create_hash_optimizer`."""
+
+    learning_rate: LearningRate
+    learning_rate_power: float
+    initial_accumulator_value: float
+    l1_regularization_strength: float
+    l2_regularization_strength: float
+    l2_shrinkage_regularization_strength: float
+
+    def __post_init__(self) -> None:
+        check_learning_rate(self.learning_rate)
+        if isinstance(self.learning_rate, numbers.Real):  # the formula divides by it
+            check_float("learning_rate", self.learning_rate, 0.0, 10.0, low_open=True)
+        check_float("learning_rate_power", self.learning_rate_power, -math.inf, 0.0, low_open=True)
+        for name in (
+            "initial_accumulator_value",
+            "l1_regularization_strength",
+            "l2_regularization_strength",
+            "l2_shrinkage_regularization_strength",
+        ):
+            check_float(name, getattr(self, name), 0.0, math.inf, high_open=True)
 
 
 class Ftrl(DistinctRowsMixin, tf.compat.v1.train.FtrlOptimizer):
     """TensorFlow's FTRL-proximal (McMahan et al., 2013) for the rows of the batch."""
+
+    _learning_rate: Any
+
+    def _prepare(self) -> None:
+        # TensorFlow's own takes no function.
+        rate = self._learning_rate
+        self._learning_rate = tf.cast(rate() if callable(rate) else rate, tf.float32)
+        super()._prepare()
+        self._learning_rate = rate
 
 
 def create_hash_optimizer(
@@ -30,7 +67,7 @@ def create_hash_optimizer(
     """FTRL on the variables of `get_dense_and_sparse_variable()[1]`.
 
     Args:
-        learning_rate: 0..10, a scalar tensor, or a function that gives one.
+        learning_rate: above 0, at most 10; a scalar tensor, or a function that gives one.
         use_locking: as in TensorFlow.
         name: 1..200 characters.
         learning_rate_power: at most 0.
@@ -47,15 +84,18 @@ def create_hash_optimizer(
     """
     check_fixed_capacity(name)
     check_bool("use_locking", use_locking)
-    return Ftrl(
-        check_learning_rate(learning_rate),
+    parameters = FtrlParameters(
+        learning_rate,
         learning_rate_power,
         initial_accumulator_value,
         l1_regularization_strength,
         l2_regularization_strength,
-        use_locking,
-        name,
-        accum_name,
-        linear_name,
         l2_shrinkage_regularization_strength,
+    )
+    return Ftrl(
+        **vars(parameters),
+        use_locking=use_locking,
+        name=name,
+        accum_name=accum_name,
+        linear_name=linear_name,
     )

@@ -2,8 +2,8 @@
 
 The rows of such a table are a `tf.Variable`, and its optimizers are TensorFlow optimizers: slots are
 slot variables, `compute_gradients`, `apply_gradients` and `minimize` are TensorFlow's own. What they
-add: gradients of a repeated row are summed first, and the summation is skipped where rows are known
-to be distinct (a single lookup has made them unique already).
+add: gradients of a repeated row are summed first (skipped where rows are known to be distinct: a single
+lookup has made them unique already), and rows of padding keys are left out.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from mx_rec import ops
+from mx_rec.core import graph_state
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.validate import check_string
 
@@ -31,10 +32,14 @@ def check_fixed_capacity(name: str) -> None:
 
 
 class DistinctRowsMixin:
-    """Sums gradients of repeated rows before a sparse update, only where rows can repeat."""
+    """Sums gradients of repeated rows before a sparse update, where rows can repeat; skips padding keys."""
 
     def _resource_apply_sparse_duplicate_indices(self, grad: tf.Tensor, handle: Any, indices: tf.Tensor) -> Any:
         rows, gradients = distinct_rows(indices, grad)
+        table = graph_state.table_of_variable(handle)
+        if table is not None and table.padding_keys:
+            positions = ops.trained_positions(table.handle, rows)
+            rows, gradients = tf.gather(rows, positions), tf.gather(gradients, positions)
         return self._resource_apply_sparse(gradients, handle, rows)  # type: ignore[attr-defined]
 
     def _apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> tf.Operation:

@@ -113,6 +113,37 @@ class TrainParamsConfig:
         return initializer
 
 
+    def get_target_batch(self, is_training: bool, batch: Any = None) -> Any:
+        """The batch that the rewritten graph reads, in place of the one the script got from `get_next`.
+
+        Args:
+            is_training: side of the lookups that read the batch.
+            batch: the old batch, in any structure of tensors; the result then has that structure. Without
+                it the result is a tuple of the batch's components in flat order (dict batches by sorted key).
+
+        Raises:
+            EnvironmentError: the graph has not been rewritten yet.
+            ValueError: without `batch`, if not exactly one batch feeds the lookups of that side.
+        """
+        check_bool("is_training", is_training)
+        state = graph_state.modified_state()
+        if state is None:
+            raise EnvironmentError(
+                "get_target_batch needs a rewritten graph: call modify_graph_and_start_emb_cache() first"
+            )
+        if batch is not None:
+            return tf.nest.map_structure(
+                lambda tensor: state.replaced.get(getattr(tensor, "name", ""), tensor), batch
+            )
+        batches = state.batches.get(is_training, [])
+        if len(batches) != 1:
+            side = "training" if is_training else "evaluation"
+            raise ValueError(
+                f"the {side} lookups read {len(batches)} batches, not one: pass the old batch to say which"
+            )
+        return batches[0]
+
+
 class ConfigInitializer:
     """The configuration of the process, made by `init`."""
 
@@ -161,6 +192,7 @@ def init(use_mpi: bool = False, **kwargs: Any) -> None:
     Raises:
         EnvironmentError: `init` was called before, without `terminate_config_initializer`.
         TypeError, ValueError: a parameter is out of its range; the message names it.
+        LibraryNotLoadedError: the op library is missing or was built for another TensorFlow.
     """
     if ConfigInitializer._instance is not None:
         raise EnvironmentError(
@@ -171,6 +203,11 @@ def init(use_mpi: bool = False, **kwargs: Any) -> None:
     unknown = sorted(set(kwargs) - known)
     if unknown:
         logger.warning("init ignores unknown parameters: %s", ", ".join(unknown))
+    # Loaded early, so that it sees which graphs sessions run from here on, and so that a missing library is
+    # reported here.
+    from mx_rec.ops.library import load_library
+
+    load_library()
     arguments = {name: value for name, value in kwargs.items() if name in known}
     ConfigInitializer._instance = ConfigInitializer(InitConfig(use_mpi=use_mpi, **arguments))
 
@@ -194,6 +231,11 @@ def terminate_config_initializer() -> None:
 def get_initializer(is_training: bool) -> tf.Operation:
     """See `TrainParamsConfig.get_initializer`."""
     return ConfigInitializer.get_instance().train_params_config.get_initializer(is_training)
+
+
+def get_target_batch(is_training: bool, batch: Any = None) -> Any:
+    """See `TrainParamsConfig.get_target_batch`."""
+    return ConfigInitializer.get_instance().train_params_config.get_target_batch(is_training, batch)
 
 
 def get_rank_id() -> int:

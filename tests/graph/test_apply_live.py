@@ -12,8 +12,8 @@ from lookup_graphs import LookupGraph
 from mx_rec import ops, tf_compat
 from mx_rec.errors import GraphRewriteError
 from mx_rec.graph.apply_graphdef import apply_graphdef
-from mx_rec.graph.apply_live import apply_live, live_shapes
-from mx_rec.graph.attrs import DT_INT64, attr_bytes, attr_strings, attr_type, shape_dims
+from mx_rec.graph.apply_live import apply_live
+from mx_rec.graph.attrs import DT_INT64, attr_bytes, attr_strings, attr_type
 from mx_rec.graph.canonical import canonical_text
 from mx_rec.graph.edits import EditSet
 from mx_rec.graph.node import TensorRef
@@ -55,7 +55,7 @@ def test_live_equals_file(case: Any) -> None:
         return
     graph = imported(case.build())
     graph_def = graph.as_graph_def()
-    result = PassManager(default_pipeline()).run(graph_def, live_shapes(graph))
+    result = PassManager(default_pipeline()).run(graph_def)
     apply_live(graph, result.edits)
     live = graph.as_graph_def()
     gone = {node.name for node in live.node} - {node.name for node in result.graph_def.node}
@@ -186,11 +186,3 @@ def test_new_nodes_ignore_the_scopes_of_the_caller() -> None:
     assert (new.device, [op.name for op in new.control_inputs]) == ("", ["mod"])
     with graph.as_default():
         assert tf.no_op(name="new").name == "new_1"
-
-
-def test_live_shapes() -> None:
-    graph = small()
-    graph.get_tensor_by_name("mod:0").set_shape([2, 3])
-    shapes = live_shapes(graph)
-    assert shape_dims(shapes(TensorRef("mod", 0))) == (2, 3)
-    assert shapes(TensorRef("gone", 0)) is None

@@ -17,6 +17,8 @@ from mx_rec.errors import GraphFileError
 from mx_rec.graph import files
 from mx_rec.graph.files import copy_graph, largest_constants, load_graph, save_graph
 
+SAMPLES = sorted((Path(__file__).parent / "samples").glob("*.pb.gz"))
+
 tf1 = tf.compat.v1
 
 
@@ -115,12 +117,11 @@ class TestRoundTrip:
         text = "# a comment\n\n  # another\n" + text_format.MessageToString(graph_def)
         assert load_graph(write(tmp_path, text.encode())).kind == "graphdef_text"
 
-    @pytest.mark.parametrize("name", ["sess_lookup_resource.pb", "wdl_est_v1_train.pb"])
-    def test_stored_graphs(self, name):
-        path = Path("/work/shared/graphs") / name
-        if not path.exists():
-            pytest.skip("the sample graphs are not here")
-        assert load_graph(path).kind == "graphdef"
+    @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
+    def test_sample_graphs(self, path, tmp_path):
+        loaded = load_graph(write(tmp_path, gzip.decompress(path.read_bytes())))
+        assert loaded.kind == "graphdef"
+        assert len(loaded.graph_def.node) > 100
 
 
 class TestMetaGraph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +14,14 @@ from golden_cases import CASES, one_lookup, one_shot
 from mx_rec.graph.attrs import DT_FLOAT, DT_INT64, attr_bytes, attr_strings, attr_type
 from mx_rec.graph.edits import EditSet
 from mx_rec.graph.node import TensorRef
-from mx_rec.graph.verify import GraphVerifyError, find_problems, verify, verify_delta
+from mx_rec.graph.verify import GraphVerifyError, verify, verify_delta
 from mx_rec.graph.view import GraphView
 from mx_rec.passes import PassManager, default_pipeline
 
-# A directory of further GraphDefs (.pb) to try, which need not hold lookups of ours.
-MORE_GRAPHS = sorted(Path(os.environ["MX_REC_TEST_GRAPHS"]).glob("*.pb")) if "MX_REC_TEST_GRAPHS" in os.environ else []
+# GraphDefs that hold no lookups of ours; MX_REC_TEST_GRAPHS is a directory of further ones (.pb) to try.
+MORE_GRAPHS = sorted((Path(__file__).parent / "samples").glob("*.pb.gz"))
+if "MX_REC_TEST_GRAPHS" in os.environ:
+    MORE_GRAPHS += sorted(Path(os.environ["MX_REC_TEST_GRAPHS"]).glob("*.pb"))
 
 
 def node(graph_def: Any, name: str) -> Any:
@@ -151,10 +154,10 @@ def test_damage_is_found(damage: Callable[[Any], None], name: str, what: str) ->
     graph_def = hoisted()
     verify(GraphView(graph_def))
     damage(graph_def)
-    problems = find_problems(GraphView(graph_def))
-    assert any(problem.node == name and what in problem.what for problem in problems), problems
-    with pytest.raises(GraphVerifyError):
+    with pytest.raises(GraphVerifyError) as caught:
         verify(GraphView(graph_def))
+    problems = caught.value.problems
+    assert any(problem.node == name and what in problem.what for problem in problems), problems
 
 
 def edits_with(*commands: Callable[[EditSet], Any]) -> EditSet:
@@ -226,15 +229,16 @@ def test_graphs_of_tensorflow_itself_pass(use_v2: bool) -> None:
         loss = tf.reduce_sum(chosen) + tf.cast(batch, tf.float32)
         tf1.train.AdamOptimizer(0.1).minimize(loss)
     tf1.disable_control_flow_v2()
-    assert find_problems(GraphView(graph.as_graph_def())) == []
+    verify(GraphView(graph.as_graph_def()))
 
 
 @pytest.mark.parametrize("path", MORE_GRAPHS, ids=lambda path: path.stem)
 def test_graphs_from_elsewhere_pass(path: Path) -> None:
     from tensorflow.core.framework import graph_pb2
 
-    graph_def = graph_pb2.GraphDef.FromString(path.read_bytes())
-    assert find_problems(GraphView(graph_def)) == []
+    data = path.read_bytes()
+    graph_def = graph_pb2.GraphDef.FromString(gzip.decompress(data) if path.suffix == ".gz" else data)
+    verify(GraphView(graph_def))
     result = PassManager(default_pipeline()).run(graph_def)
     assert not result.modified
 

@@ -73,14 +73,15 @@ def test_unknown_op_has_no_dtypes_and_breaks_nothing() -> None:
         view.output_arg(TensorRef("x", 0))
 
 
-def test_flat_index_and_output_arg_are_inverse() -> None:
+def test_output_arg_is_the_spelling_in_functions() -> None:
     view = small()
-    for name in ("batch", "mx_rec/user/first/unique", "pair", "mod"):
-        for index in range(len(view.types(name).outputs)):
-            ref = TensorRef(name, index)
-            assert view.flat_index(name, *view.output_arg(ref)) == ref
-    with pytest.raises(GraphRewriteError, match="has no output keys:1"):
-        view.flat_index("mx_rec/user/first/unique", "keys", 1)
+    spelled = {
+        "batch": [("components", 0), ("components", 1), ("components", 2)],
+        "mx_rec/user/first/unique": [("keys", 0), ("restore", 0), ("counts", 0)],
+        "mod": [("z", 0)],
+    }
+    for name, expected in spelled.items():
+        assert [view.output_arg(TensorRef(name, index)) for index in range(len(expected))] == expected
     with pytest.raises(GraphRewriteError, match="has 3 outputs, not 4"):
         view.output_arg(TensorRef("mx_rec/user/first/unique", 3))
 
@@ -269,25 +270,3 @@ def test_broadcast(left: tuple, right: tuple, expected: tuple) -> None:
 
     assert broadcast(left, right) == expected
     assert broadcast(right, left) == expected
-
-
-def test_shape_provider_comes_first() -> None:
-    graph = LookupGraph()
-    ids, _, _ = graph.batch()
-    from mx_rec.graph.attrs import known_shape
-
-    view = GraphView(graph.graph_def(), lambda ref: known_shape([7]) if ref == ids else None)
-    assert shape_dims(view.shape(ids)) == (7,)
-    assert shape_dims(view.shape(TensorRef("batch", 1))) == (2,)
-
-
-def test_paths() -> None:
-    from mx_rec.graph.paths import find_path, to_networkx
-
-    view = small()
-    path = find_path(view, "iterator", "mx_rec/user/first/embeddings")
-    assert path is not None and path[0] == "iterator" and path[-1] == "mx_rec/user/first/embeddings"
-    assert find_path(view, "mx_rec/user/first/embeddings", "iterator") is None
-    graph = to_networkx(view)
-    assert graph.number_of_nodes() == len(view)
-    assert graph.has_edge("mod", "pair")

@@ -12,11 +12,15 @@ from tensorflow.core.framework import function_pb2
 
 from mx_rec.graph import marks
 from mx_rec.graph.attrs import (
+    DT_BOOL,
+    DT_INT32,
     DT_INT64,
+    DT_RESOURCE,
     DT_STRING,
     DT_VARIANT,
     attr_bytes,
     attr_func,
+    attr_int,
     attr_strings,
     attr_type,
     attr_types,
@@ -225,6 +229,60 @@ def feedable() -> Any:
     return graph.graph_def()
 
 
+def dataset_reads_variable() -> Any:
+    """A map function over the dataset captures a variable; the lookup's own path is clear."""
+    graph = LookupGraph()
+    function = function_pb2.FunctionDef()
+    function.signature.name = "add_step"
+    for index, dtype in enumerate((DT_INT64, DT_INT64, 1)):
+        function.signature.input_arg.add(name=f"x{index}", type=dtype)
+        function.signature.output_arg.add(name=f"y{index}", type=dtype)
+        function.ret[f"y{index}"] = f"x{index}"
+    function.signature.input_arg.add(name="variable", type=DT_RESOURCE)
+    function.node_def.add(name="read", op="ReadVariableOp", input=["variable"]).attr["dtype"].type = DT_INT64
+    function.node_def.add(name="sum", op="AddV2", input=["x0", "read:value:0"]).attr["T"].type = DT_INT64
+    function.ret["y0"] = "sum:z:0"
+    graph.add_function(function)
+    variable = graph.add("step", "VarHandleOp", (), {"dtype": attr_type(DT_INT64), "shape": graph_shape([])})
+    attrs = {"f": attr_func("add_step"), "Targuments": attr_types([DT_RESOURCE]), **graph.element_attrs()}
+    mapped = graph.add("mapped", "MapDataset", [graph.dataset(), variable], attrs)
+    size = graph.const("size", 2)
+    prefetched = graph.add("prefetched", "PrefetchDataset", [mapped, size], graph.element_attrs())
+    ids = graph.get_next("batch", graph.iterator("iterator", prefetched))[0]
+    graph.lookup("first", graph.table(), ids)
+    return graph.graph_def()
+
+
+def factory_reads_variable() -> Any:
+    """As above, in the dataset function of a one-shot iterator."""
+    graph_def = one_shot()
+    (factory,) = graph_def.library.function
+    node = factory.node_def.add(name="step", op="VarHandleOp")
+    node.attr["dtype"].type = DT_INT64
+    node.attr["shape"].shape.SetInParent()
+    return graph_def
+
+
+def conditional() -> Any:
+    """A conditional of TensorFlow 1 before the lookup; the step reads what it computes in one branch."""
+    graph = LookupGraph()
+    ids, _, _ = graph.batch()
+    limit = graph.const("limit", 9)
+    axes = graph.const("axes", [0, 1], DT_INT32)
+    small = graph.binary("small", "Less", ids, limit)
+    is_small = graph.add("is_small", "All", [small, axes], {"Tidx": attr_type(DT_INT32)})
+    for name, source, dtype in (("ids", ids, DT_INT64), ("pivot", is_small, DT_BOOL)):
+        graph.add(f"cond/{name}", "Switch", [source, is_small], {"T": attr_type(dtype)})
+    graph.unary("cond/no", "Identity", "cond/pivot:0", DT_BOOL)
+    graph.unary("cond/yes", "Identity", "cond/pivot:1", DT_BOOL)
+    double = graph.binary("cond/double", "AddV2", "cond/ids:1", "cond/ids:1")
+    zero = graph.add("cond/zero", "ZerosLike", ["cond/ids:0"], {"T": attr_type(DT_INT64)}, controls=["cond/no"])
+    merged = graph.add("cond/Merge", "Merge", [zero, double], {"T": attr_type(DT_INT64), "N": attr_int(2)})
+    graph.lookup("first", graph.table(), merged)
+    graph.unary("in_branch", "Neg", double)
+    return graph.graph_def()
+
+
 def in_function() -> Any:
     """A lookup inside a library function."""
     graph = LookupGraph()
@@ -286,10 +344,14 @@ CASES = [
     GoldenCase("refused", HoistLookups(), unmovable),
     GoldenCase("refused_feedable", HoistLookups(), feedable),
     GoldenCase("refused_in_function", HoistLookups(), in_function),
+    GoldenCase("refused_dataset_reads_variable", HoistLookups(), dataset_reads_variable),
+    GoldenCase("refused_factory_reads_variable", HoistLookups(), factory_reads_variable),
+    GoldenCase("conditional", HoistLookups(), conditional),
     GoldenCase("positive", SwapIterators(), one_lookup, (HoistLookups(),)),
     GoldenCase("two_get_nexts", SwapIterators(), two_get_nexts, (HoistLookups(),)),
     GoldenCase("one_shot", SwapIterators(), one_shot, (HoistLookups(),)),
     GoldenCase("shared_tensors", SwapIterators(), shared_tensors, (HoistLookups(),)),
+    GoldenCase("conditional", SwapIterators(), conditional, (HoistLookups(),)),
     GoldenCase("no_match", SwapIterators(), one_lookup),
     GoldenCase("error", SwapIterators(), marks_that_lie),
     GoldenCase("positive", HotEmbedding(), train_and_eval),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mx_rec import ops
 from mx_rec.core.embedding import create_table, sparse_lookup
-from mx_rec.graph.apply_live import apply_live, live_shapes
+from mx_rec.graph.apply_live import apply_live
 from mx_rec.graph.iterators import replaced_get_nexts
 from mx_rec.graph.view import GraphView
 from mx_rec.passes import PassManager, PipelineOptions, PipelineResult, default_pipeline, find_lookups
@@ -165,7 +165,7 @@ def export(session: Any, table: Any) -> list:
 
 
 def rewrite(model: Model, options: PipelineOptions) -> PipelineResult:
-    return PassManager(default_pipeline(options)).run(model.graph.as_graph_def(), live_shapes(model.graph))
+    return PassManager(default_pipeline(options)).run(model.graph.as_graph_def())
 
 
 def assert_same(actual: tuple, expected: tuple) -> None:
@@ -232,7 +232,7 @@ def test_sparse_and_ragged_features() -> None:
             ]
             fetch = [batch["s"].indices, inner.row_splits, tf.identity(label), *looked_up]
         if is_rewritten:
-            result = PassManager(default_pipeline()).run(graph.as_graph_def(), live_shapes(graph))
+            result = PassManager(default_pipeline()).run(graph.as_graph_def())
             assert not any(report.refusals for report in result.reports)
             apply_live(graph, result.edits)
         with tf1.Session(graph=graph) as session:
@@ -367,6 +367,98 @@ def test_collections_and_shapes_of_a_live_graph() -> None:
     assert restore.shape.as_list() == [None, 3]
 
 
+def with_conditionals(make: Any) -> tuple[tf.Graph, list[str], list[str]]:
+    """Ids behind assertions and conditionals; the step reads the conditional's other result and its branch."""
+    with tf.Graph().as_default() as graph:
+        tables = [create_table(tf.int64, 2, f"t{index}", tf1.random_normal_initializer(seed=1)) for index in range(2)]
+        iterator = make(dataset())
+        batch = iterator.get_next()
+        checks = [tf.debugging.assert_less(batch["ids"], tf.constant(38, tf.int64), message="a large id")]
+        with tf.control_dependencies(checks):
+            ids = tf.identity(batch["ids"])
+        vocabulary = buckets()
+
+        def yes() -> tuple[tf.Tensor, tf.Tensor]:
+            found = vocabulary.lookup(batch["words"]) * 2
+            inner = tf1.cond(ids[0, 0] > 5, lambda: found + 1, lambda: ids)
+            return inner, tf.cast(found, tf.float32) * batch["label"][:, tf.newaxis]
+
+        chosen, other = tf1.cond(ids[0, 1] > 0, yes, lambda: (-ids, tf.zeros_like(ids, tf.float32)))
+        rows = [sparse_lookup(table, keys, name=f"l{i}") for i, (table, keys) in enumerate(zip(tables, [ids, chosen]))]
+        starts = [tf1.tables_initializer().name, *([iterator.initializer.name] if make is INITIALIZABLE else [])]
+        return graph, starts, [tensor.name for tensor in (*rows, chosen, other, tf.identity(batch["label"]))]
+
+
+INITIALIZABLE, ONE_SHOT = tf1.data.make_initializable_iterator, tf1.data.make_one_shot_iterator
+
+
+def buckets() -> Any:
+    keys = tf1.lookup.KeyValueTensorInitializer([f"w{i}" for i in range(3)], list(range(3)), tf.string, tf.int64)
+    return tf1.lookup.StaticVocabularyTable(keys, 2)
+
+
+@pytest.mark.parametrize("make", [INITIALIZABLE, ONE_SHOT], ids=["initializable", "one_shot"])
+@pytest.mark.parametrize("use_v2", [False, True], ids=["v1", "v2"])
+def test_conditionals_and_assertions_run_in_the_dataset(use_v2: bool, make: Any) -> None:
+    (tf1.enable_control_flow_v2 if use_v2 else tf1.disable_control_flow_v2)()
+    values = []
+    for is_rewritten in (False, True):
+        terminate_config_initializer()
+        init(use_dynamic_expansion=True)
+        graph, starts, fetches = with_conditionals(make)
+        if is_rewritten:
+            result = PassManager(default_pipeline()).run(graph.as_graph_def())
+            assert not any(report.refusals for report in result.reports)
+            apply_live(graph, result.edits)
+        values.append([])
+        with tf1.Session(graph=graph) as session:
+            for name in starts:
+                session.run(name)
+            for _ in range(9):
+                try:
+                    values[-1].append(session.run(fetches))
+                except tf.errors.InvalidArgumentError as error:
+                    assert "a large id" in str(error)
+                    values[-1].append("a large id")
+    tf1.disable_control_flow_v2()
+    assert 0 < values[0].count("a large id") < 9
+    assert [v == "a large id" for v in values[1]] == [v == "a large id" for v in values[0]]
+    np.testing.assert_equal(values[1], values[0])
+
+
+def look_up_within(kind: str, look_up: Any, words: tf.Tensor) -> tf.Tensor:
+    if kind == "map_fn":
+        return tf.map_fn(look_up, words, fn_output_signature=tf.int64)
+    if kind == "function":
+        return tf.function(look_up, autograph=False)(words)
+    start = [0, look_up(words)]
+    return tf.while_loop(lambda i, _: i < 3, lambda i, total: (i + 1, total + look_up(words)), start)[1]
+
+
+@pytest.mark.parametrize("kind", ["map_fn", "function", "while"])
+def test_functions_around_a_vocabulary_run_in_the_dataset(kind: str) -> None:
+    tf1.enable_control_flow_v2()
+    values = []
+    for is_rewritten in (False, True):
+        terminate_config_initializer()
+        init(use_dynamic_expansion=True)
+        with tf.Graph().as_default() as graph:
+            iterator = INITIALIZABLE(dataset())
+            words, look_up = iterator.get_next()["words"], buckets().lookup
+            keys = look_up_within(kind, look_up, words)
+            rows = sparse_lookup(create_table(tf.int64, 2, "t", tf1.random_normal_initializer(seed=1)), keys)
+            start = tf.group(iterator.initializer, tf1.tables_initializer())
+        if is_rewritten:
+            result = PassManager(default_pipeline()).run(graph.as_graph_def())
+            assert not any(report.refusals for report in result.reports)
+            apply_live(graph, result.edits)
+        with tf1.Session(graph=graph) as session:
+            session.run(start)
+            values.append([session.run([rows, keys]) for _ in range(9)])
+    tf1.disable_control_flow_v2()
+    np.testing.assert_equal(values[1], values[0])
+
+
 def test_one_shot_golden_graph_runs() -> None:
     """A one-shot iterator whose dataset function makes a captured vocabulary again by its shared name."""
     graph_def = one_shot()
@@ -393,7 +485,9 @@ def test_one_shot_golden_graph_runs() -> None:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["add", "mod", "max", "neg", "cast", "identity", "shift", "assert", "variable", "reverse"]),
+        st.sampled_from(
+            ["add", "mod", "max", "neg", "cast", "identity", "shift", "assert", "variable", "reverse", "cond"]
+        ),
         st.integers(0, 30),
         st.integers(0, 30),
     ),
@@ -403,13 +497,16 @@ LOOKUPS = st.lists(st.tuples(st.integers(0, 30), st.booleans(), st.integers(0, 1
 
 
 @settings(max_examples=25, deadline=None)
-@given(STEPS, LOOKUPS, st.lists(st.integers(0, 30), max_size=3), st.sampled_from(OPTIONS))
-def test_random_graphs_give_the_same_values(steps: list, lookups: list, extra: list, options: PipelineOptions) -> None:
+@given(STEPS, LOOKUPS, st.lists(st.integers(0, 30), max_size=3), st.sampled_from(OPTIONS), st.booleans())
+def test_random_graphs_give_the_same_values(
+    steps: list, lookups: list, extra: list, options: PipelineOptions, use_v2: bool
+) -> None:
     """Random preprocessing, some of which may not move, and random uses of what lies in between."""
+    (tf1.enable_control_flow_v2 if use_v2 else tf1.disable_control_flow_v2)()
     graph, fetches = random_graph(steps, lookups, extra)
     expected = run_random(graph, fetches)
     graph, fetches = random_graph(steps, lookups, extra)
-    result = PassManager(default_pipeline(options)).run(graph.as_graph_def(), live_shapes(graph))
+    result = PassManager(default_pipeline(options)).run(graph.as_graph_def())
     np.testing.assert_equal(run_random(imported(result.graph_def), fetches), expected)
     apply_live(graph, result.edits)
     np.testing.assert_equal(run_random(graph, fetches), expected)
@@ -453,6 +550,7 @@ def random_step(tensors: list, variable: Any, op: str, a: int, b: int) -> tf.Ten
         "shift": lambda: left + b,
         "variable": lambda: left + variable,
         "reverse": lambda: tf.reverse(left, [0]),
+        "cond": lambda: tf1.cond(tf.reduce_sum(left) > b, lambda: left + right, lambda: right * 2),
     }[op]()
 
 

@@ -40,6 +40,116 @@ def changing_table() -> Any:
     return tf1.lookup.experimental.DenseHashTable(tf.int64, tf.int64, -1, -2, -3)
 
 
+def vocabulary_with_buckets() -> Any:
+    """It adds the number of keys to the hashes of what is not among them."""
+    keys = tf1.lookup.KeyValueTensorInitializer(["1"], [0], tf.string, tf.int64)
+    return tf1.lookup.StaticVocabularyTable(keys, 3)
+
+
+def checked(x: tf.Tensor) -> tf.Tensor:
+    """As scripts check ids: with assertions that wait in one branch of a conditional."""
+    checks = [
+        tf.debugging.assert_non_negative(x, message="negative id"),
+        tf.debugging.assert_less(tf.reduce_sum(x), tf.constant(10**6, tf.int64)),
+    ]
+    with tf.control_dependencies(checks):
+        return tf.identity(x)
+
+
+def of_two_branches(x: tf.Tensor, lookup: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    """A conditional within a conditional."""
+    return tf1.cond(x[0] > 1, lambda: tf1.cond(x[1] > 2, lambda: lookup(x), lambda: x * 2), lambda: -x)
+
+
+MAY_RUN_AHEAD = {
+    "vocabulary_with_buckets": lambda x: vocabulary_with_buckets().lookup(tf.strings.as_string(x)),
+    "checked": checked,
+    "cond": lambda x: of_two_branches(x, vocabulary().lookup),
+    "case": lambda x: tf1.case([(x[0] > 3, lambda: x + 1), (x[0] > 1, lambda: x * 2)], lambda: -x),
+    "checked_in_cond": lambda x: tf1.cond(x[0] > 1, lambda: checked(x), lambda: -x),
+}
+MAY_RUN_AHEAD_AS_FUNCTIONS = {
+    "map_fn": lambda x: tf.map_fn(vocabulary().lookup, x),
+    "while": lambda x: tf1.while_loop(lambda i: i[0] < 9, lambda i: i + 1, [checked(x)]),
+    "function": lambda x: tf.function(vocabulary().lookup, autograph=False)(x),
+    "checked_in_function": lambda x: tf.function(checked, autograph=False)(x),
+    "nested": lambda x: nested(vocabulary(), x),
+}
+
+
+def nested(table: Any, x: tf.Tensor) -> tf.Tensor:
+    return tf.function(lambda y: of_two_branches(y, table.lookup), autograph=False)(x)
+
+
+@pytest.fixture
+def control_flow_v2(request: Any) -> Any:
+    (tf1.enable_control_flow_v2 if request.param else tf1.disable_control_flow_v2)()
+    yield request.param
+    tf1.disable_control_flow_v2()
+
+
+each_version = pytest.mark.parametrize("control_flow_v2", [False, True], indirect=True, ids=["v1", "v2"])
+
+
+@each_version
+@pytest.mark.parametrize("name", MAY_RUN_AHEAD)
+def test_conditionals_and_assertions_may_run_ahead(control_flow_v2: bool, name: str) -> None:
+    assert obstacle(MAY_RUN_AHEAD[name]) == ""
+
+
+@pytest.mark.parametrize("control_flow_v2", [True], indirect=True)
+@pytest.mark.parametrize("name", MAY_RUN_AHEAD_AS_FUNCTIONS)
+def test_pure_bodies_may_run_ahead(control_flow_v2: bool, name: str) -> None:
+    assert obstacle(MAY_RUN_AHEAD_AS_FUNCTIONS[name]) == ""
+
+
+@pytest.mark.parametrize("control_flow_v2", [True], indirect=True)
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (lambda x: cond_with(x, tf1.placeholder(tf.int64, [])), "is fed at the step"),
+        (lambda x: cond_with(x, tf1.get_variable("v", [], tf.int64, use_resource=True)), "reads variable 'v"),
+        (
+            lambda x: tf1.cond(x[0] > 1, lambda: x + tf.random.uniform([2], 0, 9, tf.int64), lambda: x),
+            "RandomUniformInt",
+        ),
+        (lambda x: tf1.cond(x[0] > 1, lambda: changing_table().lookup(x), lambda: x), "DenseHashTable"),
+        (lambda x: tf.function(changing_table().lookup, autograph=False)(x), "a table that may change"),
+        (lambda x: tf1.while_loop(lambda i: i[0] < 9, lambda i: tf1.Print(i, [i]) + 1, [x]), "Print"),
+    ],
+)
+def test_impure_bodies_may_not(control_flow_v2: bool, build: Callable, reason: str) -> None:
+    assert reason in obstacle(build)
+
+
+def cond_with(x: tf.Tensor, other: Any) -> tf.Tensor:
+    return tf1.cond(x[0] > 1, lambda: x + other, lambda: x)
+
+
+def test_a_lookup_in_one_branch_stays() -> None:
+    tf1.disable_control_flow_v2()
+    inside: list[tf.Tensor] = []
+
+    def branch(x: tf.Tensor) -> tf.Tensor:
+        inside.append(x + 1)
+        return inside[0]
+
+    def build(x: tf.Tensor) -> tf.Tensor:
+        tf1.cond(x[0] > 1, lambda: branch(x), lambda: x)
+        return inside[0]
+
+    assert "only one branch of a conditional of TensorFlow 1 runs 'cond/add'; lookups in branches" in obstacle(build)
+
+
+def test_a_merge_of_unlike_branches_is_refused() -> None:
+    def build(x: tf.Tensor) -> tf.Tensor:
+        first = tf.raw_ops.Switch(data=x, pred=x[0] > 1)
+        second = tf.raw_ops.Switch(data=x, pred=x[1] > 1)
+        return tf.raw_ops.Merge(inputs=[first.output_false, second.output_true]).output
+
+    assert "merges other than the two branches of one conditional" in obstacle(build)
+
+
 def calls(function: Callable) -> Callable[[tf.Tensor], tf.Tensor]:
     return lambda x: tf.function(function)(x)
 
@@ -74,10 +184,9 @@ def test_may_run_ahead(build: Callable) -> None:
         (lambda x: tf.random.shuffle(x), "draws random numbers"),
         (lambda x: changing_table().lookup(x), "a table that may change between steps"),
         (lambda x: tf1.py_func(lambda v: v, [x], tf.int64), "has state or side effects"),
-        (lambda x: tf1.cond(x[0] > 1, lambda: x, lambda: -x), "control flow of TensorFlow 1"),
-        (lambda x: tf1.while_loop(lambda i: i[0] < 9, lambda i: i + 1, [x]), "TensorFlow 1"),
+        (lambda x: tf1.while_loop(lambda i: i[0] < 9, lambda i: i + 1, [x]), "a loop of TensorFlow 1"),
         (lambda x: tf1.Print(x, [x]), "has state or side effects"),
-        (calls(lambda x: x + tf.random.uniform([2], 0, 9, tf.int64)), "has state or side effects"),
+        (calls(lambda x: x + tf.random.uniform([2], 0, 9, tf.int64)), "has op 'RandomUniformInt' with state"),
     ],
 )
 def test_may_not_run_ahead(build: Callable, reason: str) -> None:

@@ -105,8 +105,32 @@ def test_hints_and_counts_must_match_the_keys():
 def test_two_handles_of_one_name_must_agree():
     with tf.Graph().as_default(), tf1.Session() as session:
         session.run(ops.table_size(ops.table_handle("t", 2)))
-        with pytest.raises(InvalidArgumentError, match="table 't' exists with dim 2"):
+        with pytest.raises(InvalidArgumentError, match="table 't' exists with another dim"):
             session.run(ops.table_size(ops.table_handle("t", 3)))
+        with pytest.raises(InvalidArgumentError, match="table 't' exists with another seed"):
+            session.run(ops.table_size(ops.table_handle("t", 2, seed=1)))
+        with pytest.raises(InvalidArgumentError, match="table 't' exists with another initializer"):
+            session.run(ops.table_size(ops.table_handle("t", 2, initializer_a=1.0)))
+
+
+@pytest.mark.parametrize("elements", [0, 2])
+def test_a_handle_must_be_one_element(elements):
+    with tf.Graph().as_default(), tf1.Session() as session:
+        handles = tf.stack([ops.table_handle("t", 2)] * 2)[:elements]
+        with pytest.raises(InvalidArgumentError, match="a table handle must be one element"):
+            session.run(ops.find(handles, [1]))
+
+
+@pytest.mark.parametrize(
+    ("initializer", "a", "b"),
+    [("normal", 0.0, -1.0), ("normal", float("nan"), 1.0), ("uniform", 1.0, 0.0), ("constant", float("inf"), 0.0)],
+)
+def test_initializer_parameters_are_checked(initializer, a, b):
+    with (
+        OpTable(2, initializer=initializer, initializer_a=a, initializer_b=b) as table,
+        pytest.raises(InvalidArgumentError, match="the initializer's parameters must be"),
+    ):
+        table.find([1])
 
 
 def test_one_optimizer_per_table():

@@ -231,6 +231,23 @@ void BenchTable(const Work& work, int dim, const Parallel& parallel,
                                          LazyAdamParams{}, parallel));
         }),
         n);
+  const auto adagrad = MakeTable(table->options());
+  const auto ftrl = MakeTable(table->options());
+  std::vector<std::vector<Address>> of_adagrad, of_ftrl;
+  for (const auto& keys : work.unique_batches) {
+    of_adagrad.push_back(FindOrInsert(adagrad.get(), keys));
+    of_ftrl.push_back(FindOrInsert(ftrl.get(), keys));
+  }
+  Print("ApplyAdagrad", threads, Measure([&](int round) {
+          EXPECT_OK(adagrad->ApplyAdagrad(of_adagrad[round % 16], rows.data(),
+                                          AdagradParams{}, parallel));
+        }),
+        n);
+  Print("ApplyFtrl", threads, Measure([&](int round) {
+          EXPECT_OK(ftrl->ApplyFtrl(of_ftrl[round % 16], rows.data(),
+                                    FtrlParams{0.01f}, parallel));
+        }),
+        n);
   // Ids that were not made unique.
   std::vector<std::vector<Address>> repeated;
   for (const auto& ids : work.batches) repeated.push_back(Find(*table, ids));

@@ -600,23 +600,22 @@ Status TableImpl::ResolveForUpdate(Span<const Address> addresses,
                                    bool* repeated) const {
   const bool any_padding = !padding_keys_.empty();
   FirstError error;
-  parallel.For(addresses.size(), kValidateCost,
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t i = begin; i < end; ++i) {
-                   const Address address = addresses[i];
-                   if (address == kNoRow) {
-                     rows[i] = nullptr;
-                   } else if (Illegal(address) == nullptr) {
-                     const RowIndex row = RowOf(address);
-                     rows[i] = any_padding && rows_->IsFrozen(row)
-                                   ? nullptr
-                                   : rows_->Row(row);
-                   } else {
-                     error.Report(i);
-                     return;
-                   }
-                 }
-               });
+  parallel.For(
+      addresses.size(), kValidateCost, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const Address address = addresses[i];
+          if (address == kNoRow) {
+            rows[i] = nullptr;
+          } else if (Illegal(address) == nullptr) {
+            const RowIndex row = RowOf(address);
+            rows[i] =
+                any_padding && rows_->IsFrozen(row) ? nullptr : rows_->Row(row);
+          } else {
+            error.Report(i);
+            return;
+          }
+        }
+      });
   if (error.any()) {
     return AddressError(addresses[error.position()], error.position());
   }
@@ -796,7 +795,7 @@ Status TableImpl::TrainedPositions(Span<const int64_t> offsets,
   if (rows_ == nullptr) return ReleasedError();
   if (!is_fixed()) return WrongKind("an offset");
   positions->clear();
-  const int64_t allocated = rows_->rows_allocated();
+  const int64_t rows_ready = rows_->capacity();
   for (int64_t i = 0; i < offsets.size(); ++i) {
     const int64_t offset = offsets[i];
     if (offset < -1 || offset >= options_.fixed_capacity) {
@@ -806,9 +805,8 @@ Status TableImpl::TrainedPositions(Span<const int64_t> offsets,
           ": it must be in [-1, " + std::to_string(options_.fixed_capacity) +
           ")");
     }
-    const bool frozen =
-        offset >= 0 && offset < allocated &&
-        rows_->IsFrozen(static_cast<RowIndex>(offset));
+    const bool frozen = offset >= 0 && offset < rows_ready &&
+                        rows_->IsFrozen(static_cast<RowIndex>(offset));
     if (offset >= 0 && !frozen) positions->push_back(i);
   }
   return Status::Ok();
@@ -900,6 +898,23 @@ Status Table::Create(TableOptions options, std::shared_ptr<Table>* table) {
         std::to_string(options.fixed_capacity));
   }
   const InitializerOptions& initializer = options.initializer;
+  const bool finite = std::isfinite(initializer.a) &&
+                      std::isfinite(initializer.b) &&
+                      std::isfinite(initializer.scale);
+  const bool spreads = initializer.kind == InitializerKind::kNormal ||
+                       initializer.kind == InitializerKind::kTruncatedNormal;
+  if (!finite || (spreads && initializer.b < 0) ||
+      (initializer.kind == InitializerKind::kUniform &&
+       initializer.a > initializer.b)) {
+    return Status::InvalidArgument(
+        "table '" + options.name +
+        "': the initializer's parameters must be "
+        "finite, a standard deviation not negative and a range not empty; got "
+        "a = " +
+        std::to_string(initializer.a) +
+        ", b = " + std::to_string(initializer.b) +
+        ", scale = " + std::to_string(initializer.scale));
+  }
   if (initializer.kind == InitializerKind::kPool &&
       (initializer.pool.empty() ||
        initializer.pool.size() % options.dim != 0)) {

@@ -26,6 +26,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kDim = 6;
 constexpr Key kUniverse = 60000;
 constexpr float kInitial = 0.5f;
+constexpr int64_t kPadding = 5;  // index of a key whose row never changes
 
 // Keys come in increasing windows, so that new ones keep coming; spread over
 // the int64s, so that they meet in no order.
@@ -36,11 +37,15 @@ Key KeyOf(int64_t i) {
 // Runs the threads on one table and holds what they must agree on.
 class Stress {
  public:
-  explicit Stress(Clock::duration duration)
-      : duration_(duration), start_(Clock::now()), pool_(2) {
+  Stress(Clock::duration duration, bool use_ftrl)
+      : duration_(duration),
+        use_ftrl_(use_ftrl),
+        start_(Clock::now()),
+        pool_(2) {
     TableOptions options = Options("stress", kDim);
     options.initializer = {};
     options.initializer.a = kInitial;
+    options.padding_keys = {KeyOf(kPadding)};
     table_ = MakeTable(options);
     for (auto& address : first_address_) address = kNoRow;
     for (auto& count : inserted_) count = 0;
@@ -169,11 +174,16 @@ class Stress {
       std::fill_n(gradients.begin() + i * kDim, kDim, g);
     }
     ++updates_;
-    EXPECT_OK(Below(rng, 2) == 0
-                  ? table_->ApplySgd(addresses, gradients.data(),
-                                     SgdParams{0.1f, 0.01f}, AnyParallel(rng))
-                  : table_->ApplyLazyAdam(addresses, gradients.data(), {},
-                                          AnyParallel(rng)));
+    if (Below(rng, 2) == 0) {
+      EXPECT_OK(table_->ApplySgd(addresses, gradients.data(),
+                                 SgdParams{0.1f, 0.01f}, AnyParallel(rng)));
+    } else if (use_ftrl_) {
+      EXPECT_OK(table_->ApplyFtrl(addresses, gradients.data(), {0.1f},
+                                  AnyParallel(rng)));
+    } else {
+      EXPECT_OK(table_->ApplyLazyAdam(addresses, gradients.data(), {},
+                                      AnyParallel(rng)));
+    }
   }
 
   void Look(Rng* rng) {
@@ -279,6 +289,7 @@ class Stress {
     for (const auto& [key, row] : exported) {
       EXPECT_EQ(row.count, inserted_[IndexOf(key)].load());
     }
+    EXPECT_EQ(exported.at(KeyOf(kPadding)).row[0], kInitial);
     std::printf("%lld keys, %lld updates\n", static_cast<long long>(visible),
                 static_cast<long long>(updates_.load()));
   }
@@ -293,6 +304,7 @@ class Stress {
   }
 
   const Clock::duration duration_;
+  const bool use_ftrl_;
   const Clock::time_point start_;
   const ThreadPool pool_;
   std::shared_ptr<Table> table_;
@@ -375,7 +387,9 @@ int Main(int argc, char** argv) {
   };
   // Two tables one after the other: the second one's life begins in the
   // process's middle age.
-  for (int round = 0; round < 2; ++round) Stress(share(0.35)).Run();
+  for (int round = 0; round < 2; ++round) {
+    Stress(share(0.35), round == 1).Run();
+  }
   const auto start = Clock::now();
   int releases = 0;
   while (Clock::now() - start < share(0.3) && Failures() == 0) {

@@ -1,5 +1,6 @@
 // What updates do to rows: against a plain reference in double.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <map>
@@ -134,6 +135,231 @@ TEST(TableUpdate_LazyAdamFollowsTheReference) {
         EXPECT_NEAR(row[c], rows[r].w[c], 1e-5);
         EXPECT_NEAR(row[dim + c], rows[r].m[c], 1e-6);
         EXPECT_NEAR(row[2 * dim + c], rows[r].v[c], 1e-6);
+      }
+    }
+  }
+}
+
+// A row with its slots, in double.
+struct ReferenceRow {
+  std::vector<double> w, a, b;
+};
+
+std::vector<ReferenceRow> ReferenceRows(const Table& table,
+                                        const std::vector<Key>& keys, double a,
+                                        double b) {
+  std::vector<ReferenceRow> rows;
+  for (Key key : keys) {
+    const auto row = InitialRow(table, key);
+    rows.push_back({{row.begin(), row.end()},
+                    std::vector<double>(row.size(), a),
+                    std::vector<double>(row.size(), b)});
+  }
+  return rows;
+}
+
+TEST(TableUpdate_AdagradFollowsTheReference) {
+  for (int dim : kDims) {
+    const auto table = MakeTable(Options("t", dim));
+    const auto keys = KeyRange(-20, 50);
+    const auto addresses = FindOrInsert(table.get(), keys);
+    AdagradParams params;
+    params.learning_rate = 0.05f;
+    params.initial_accumulator_value = 0.3f;
+    auto rows =
+        ReferenceRows(*table, keys, params.initial_accumulator_value, 0);
+    Rng rng(dim);
+    for (int step = 1; step <= 20; ++step) {
+      const Batch batch = RandomBatch(&rng, addresses, dim);
+      ASSERT_OK(table->ApplyAdagrad(batch.addresses, batch.gradients.data(),
+                                    params, FourThreads()));
+      for (const auto& [r, g] : Sums(batch, dim)) {
+        for (int c = 0; c < dim; ++c) {
+          rows[r].a[c] += g[c] * g[c];
+          rows[r].w[c] -=
+              params.learning_rate * g[c] / std::sqrt(rows[r].a[c] + 1e-7);
+        }
+      }
+    }
+    EXPECT_EQ(table->update_count(), 20);
+    EXPECT_EQ(table->stride(), 2 * dim);
+    const auto exported = Export(*table);
+    for (size_t r = 0; r < keys.size(); ++r) {
+      const std::vector<float>& row = exported.at(keys[r]).row;
+      ASSERT_EQ(row.size(), 2 * dim);
+      for (int c = 0; c < dim; ++c) {
+        EXPECT_NEAR(row[c], rows[r].w[c], 1e-5);
+        EXPECT_NEAR(row[dim + c], rows[r].a[c], 1e-4);
+      }
+    }
+  }
+}
+
+TEST(TableUpdate_FtrlFollowsTheReference) {
+  for (int dim : {1, 7, 16, 33}) {
+    for (const auto& [power, l1, l2, shrinkage] :
+         std::vector<std::array<float, 4>>{{-0.5f, 0, 0, 0},
+                                           {-0.5f, 0.05f, 0.1f, 0.02f},
+                                           {-0.7f, 0.05f, 0.1f, 0.02f},
+                                           {0, 0.01f, 0, 0}}) {
+      const auto table = MakeTable(Options("t", dim));
+      const auto keys = KeyRange(-20, 50);
+      const auto addresses = FindOrInsert(table.get(), keys);
+      const FtrlParams params{0.1f, power, 0.2f, l1, l2, shrinkage};
+      auto rows = ReferenceRows(*table, keys, 0.2f, 0);
+      const double lr = params.learning_rate;
+      Rng rng(dim);
+      for (int step = 1; step <= 15; ++step) {
+        const Batch batch = RandomBatch(&rng, addresses, dim);
+        ASSERT_OK(table->ApplyFtrl(batch.addresses, batch.gradients.data(),
+                                   params, FourThreads()));
+        for (const auto& [r, g] : Sums(batch, dim)) {
+          for (int c = 0; c < dim; ++c) {
+            double& w = rows[r].w[c];
+            double& accum = rows[r].a[c];
+            double& linear = rows[r].b[c];
+            const double new_accum = accum + g[c] * g[c];
+            const double sigma = (std::pow(new_accum, -double{power}) -
+                                  std::pow(accum, -double{power})) /
+                                 lr;
+            linear += g[c] + 2 * double{shrinkage} * w - sigma * w;
+            const double clipped =
+                std::max(std::min(linear, double{l1}), -double{l1});
+            w = (clipped - linear) /
+                (std::pow(new_accum, -double{power}) / lr + 2 * double{l2});
+            accum = new_accum;
+          }
+        }
+      }
+      EXPECT_EQ(table->stride(), 3 * dim);
+      const auto exported = Export(*table);
+      int zeros = 0;
+      for (size_t r = 0; r < keys.size(); ++r) {
+        const std::vector<float>& row = exported.at(keys[r]).row;
+        ASSERT_EQ(row.size(), 3 * dim);
+        for (int c = 0; c < dim; ++c) {
+          EXPECT_NEAR(row[c], rows[r].w[c], 2e-5);
+          EXPECT_NEAR(row[dim + c], rows[r].a[c], 1e-4);
+          EXPECT_NEAR(row[2 * dim + c], rows[r].b[c], 2e-4);
+          zeros += row[c] == 0;
+        }
+      }
+      // The l1 regularization sets weights to exactly 0.
+      if (l1 > 0.02f && dim > 1) EXPECT_LT(0, zeros);
+    }
+  }
+}
+
+TEST(TableUpdate_FtrlOfAnUntouchedRowWithoutAccumulatorKeepsIt) {
+  const auto table = MakeTable(Options("t", 3));
+  const auto a = FindOrInsert(table.get(), {1});
+  const std::vector<float> g = {0, 0, 1};
+  const FtrlParams params{0.1f, -0.5f, 0, 0, 0, 0};
+  ASSERT_OK(table->ApplyFtrl(a, g.data(), params, Serial()));
+  const auto initial = InitialRow(*table, 1);
+  const auto row = Gather(*table, a);
+  EXPECT_EQ(row[0], initial[0]);
+  EXPECT_EQ(row[1], initial[1]);
+  EXPECT_TRUE(row[2] != initial[2] && std::isfinite(row[2]));
+}
+
+TEST(TableUpdate_FtrlNeedsAPositiveRate) {
+  const auto table = MakeTable(Options("rate_table", 1));
+  for (float rate : {0.0f, -1.0f, NAN}) {
+    FtrlParams params;
+    params.learning_rate = rate;
+    EXPECT_ERROR(table->ApplyFtrl({}, nullptr, params, Serial()),
+                 Code::kInvalidArgument, "rate_table");
+  }
+  EXPECT_EQ(table->update_count(), 0);
+  EXPECT_EQ(table->stride(), 1);
+}
+
+TEST(TableUpdate_OneKindOfSlotsPerTable) {
+  const auto table = MakeTable(Options("slot_table", 2));
+  const auto a = FindOrInsert(table.get(), {1});
+  const std::vector<float> g = {1, 1};
+  AdagradParams params;
+  ASSERT_OK(table->ApplyAdagrad(a, g.data(), params, Serial()));
+  const auto before = Export(*table);
+  EXPECT_ERROR(table->ApplyLazyAdam(a, g.data(), {}, Serial()),
+               Code::kFailedPrecondition, "Adagrad");
+  FtrlParams ftrl;
+  ftrl.learning_rate = 0.1f;
+  EXPECT_ERROR(table->ApplyFtrl(a, g.data(), ftrl, Serial()),
+               Code::kFailedPrecondition, "slot_table");
+  params.initial_accumulator_value = 0.5f;
+  EXPECT_ERROR(table->ApplyAdagrad(a, g.data(), params, Serial()),
+               Code::kFailedPrecondition, "0.5");
+  EXPECT_TRUE(SameBits(before, Export(*table)));
+  // Rows that come later begin with the same slots.
+  FindOrInsert(table.get(), {2});
+  const auto after = Export(*table);
+  EXPECT_EQ(after.at(2).row[2], 0.9f);
+  EXPECT_EQ(after.at(2).row[3], 0.9f);
+  EXPECT_NEAR(after.at(1).row[2], 1.9, 1e-6);
+}
+
+TEST(TableUpdate_RowsOfPaddingKeysStay) {
+  TableOptions options = Options("t", 5);
+  options.padding_keys = {3, -7, 1000};
+  const auto frozen = [&](Key key) {
+    return std::count(options.padding_keys.begin(), options.padding_keys.end(),
+                      key) > 0;
+  };
+  for (const Parallel* parallel : {&Serial(), &FourThreads()}) {
+    for (int optimizer = 0; optimizer < 4; ++optimizer) {
+      const auto table = MakeTable(options);
+      TableOptions plain_options = options;
+      plain_options.padding_keys.clear();
+      const auto plain = MakeTable(plain_options);
+      Rng rng(optimizer);
+      // Some keys are reserved first, some come after the slots.
+      LookAhead(table.get(), {3, 4}, true);
+      for (int step = 0; step < 6; ++step) {
+        std::vector<Key> keys = {3, 8, 3};
+        for (int i = 0; i < 2000; ++i) keys.push_back(Below(&rng, 3000) - 10);
+        if (step > 2) keys.push_back(-7);
+        const auto gradients = RandomGradients(&rng, keys.size(), 5);
+        for (Table* t : {table.get(), plain.get()}) {
+          const auto a = FindOrInsert(t, keys, *parallel);
+          const float* g = gradients.data();
+          switch (optimizer) {
+            case 0:
+              ASSERT_OK(t->ApplySgd(a, g, {0.1f, 0.5f}, *parallel));
+              break;
+            case 1:
+              ASSERT_OK(t->ApplyLazyAdam(a, g, {}, *parallel));
+              break;
+            case 2:
+              ASSERT_OK(t->ApplyAdagrad(a, g, {}, *parallel));
+              break;
+            default:
+              ASSERT_OK(t->ApplyFtrl(a, g, {0.1f}, *parallel));
+          }
+        }
+      }
+      EXPECT_EQ(table->update_count(), 6);
+      const auto exported = Export(*table);
+      const auto others = Export(*plain);
+      EXPECT_EQ(exported.size(), others.size());
+      const std::vector<float> slots[] = {
+          {},
+          {0, 0},
+          {AdagradParams().initial_accumulator_value},
+          {FtrlParams().initial_accumulator_value, 0}};
+      for (const auto& [key, row] : exported) {
+        EXPECT_EQ(row.count, others.at(key).count);
+        if (!frozen(key)) {
+          EXPECT_TRUE(SameBits(row.row, others.at(key).row));
+          continue;
+        }
+        std::vector<float> expected = InitialRow(*table, key);
+        for (float value : slots[optimizer]) {
+          expected.insert(expected.end(), 5, value);
+        }
+        EXPECT_TRUE(SameBits(row.row, expected));
+        EXPECT_FALSE(SameBits(row.row, others.at(key).row));
       }
     }
   }
@@ -314,6 +540,11 @@ TEST(RowMath_InstructionSetsAgree) {
       math->sgd(pointers.data(), gradients.data(), kRows, dim, 0.1f, 0.2f);
       math->lazy_adam(pointers.data(), gradients.data(), kRows, dim, 0.01f,
                       0.9f, 0.99f, 1e-6f);
+      math->adagrad(pointers.data(), gradients.data(), kRows, dim, 0.1f, 1e-7f);
+      math->ftrl(pointers.data(), gradients.data(), kRows, dim, 0.1f, -0.5f,
+                 0.05f, 0.1f, 0.02f);
+      math->ftrl(pointers.data(), gradients.data(), kRows, dim, 0.1f, -0.3f,
+                 0.05f, 0.1f, 0.02f);
       std::vector<float> out(kRows * dim, -5.0f);
       math->gather(pointers.data(), kRows, dim, default_row.data(), out.data());
       for (int i = 0; i < kRows; ++i) {
@@ -325,7 +556,7 @@ TEST(RowMath_InstructionSetsAgree) {
       for (int c = 0; c < dim; ++c) EXPECT_EQ(out[2 * dim + c], 0.0f);
       if (expected.empty()) expected = rows;
       for (size_t i = 0; i < rows.size(); ++i) {
-        EXPECT_NEAR(rows[i], expected[i], 1e-6);
+        EXPECT_NEAR(rows[i], expected[i], 1e-5 * (1 + std::fabs(expected[i])));
       }
     }
   }

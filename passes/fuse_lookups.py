@@ -1,0 +1,210 @@
+"""Does the lookups of equal settings in one op."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from mx_rec.constants.constants import ATTR_COLLECTIONS
+from mx_rec.graph import marks
+from mx_rec.graph.attrs import DT_FLOAT, DT_INT32, attr_int, attr_ints, attr_strings, attr_type, const_value
+from mx_rec.graph.edits import EditSet
+from mx_rec.graph.iterators import Obstacle
+from mx_rec.graph.node import Node, TensorRef
+from mx_rec.graph.op_signatures import OP_FIND, OP_FIND_OR_INSERT, OP_GATHER, OP_LOOK_UP_MANY, OP_TABLE
+from mx_rec.graph.view import GraphView
+from mx_rec.passes.base import Pass, PassOutcome, Refusal
+from mx_rec.passes.find_lookups import TRAIN, Lookup, find_lookups
+
+_HINTS_INPUT, _COUNTS_INPUT = 2, 3  # of MxRecFindOrInsert
+
+
+class _Key(NamedTuple):
+    """Lookups with equal keys can be one op."""
+
+    op: str
+    get_next: str
+    dim: int
+    device: str
+
+
+class _Parts(NamedTuple):
+    """The nodes of one lookup; `restores` are the GatherV2 that can be part of the op."""
+
+    name: str
+    find: Node
+    gather: Node
+    restores: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class FuseLookups(Pass):
+    """Replaces the ops of several lookups by one op.
+
+    Before, for each lookup::
+
+        new get_next -> MxRecFindOrInsert (train) | MxRecFind (eval) -> MxRecGatherByAddress -> GatherV2 -> model
+
+    After, for all of them::
+
+        new get_next -> MxRecLookUpMany -> model
+
+    Lookups go together if they are on one side, read one batch and have one dim and device. It changes nothing
+    that a run computes or leaves in a table, whatever is fetched: MxRecLookUpMany does those lookups whose
+    outputs are read in the run and no others, as their own ops would, and all else that it reads comes from the
+    one batch or is constant. (It reads the handles of all, so a table that a run does not use may exist, empty.)
+
+    The original ops stay where a collection names them. Then a find takes its addresses from the new op and counts
+    nothing, and a gather reads those addresses: a fetch of them gives what it gave before, but nothing orders the
+    gather and the update of the same run.
+
+    Preconditions: `swap_iterators` has let the iterators feed the lookups. Lookups that stay at the step, and those
+    of tables of fixed capacity, stay single, with a note. Refused, where there is another lookup to go with: one
+    that waits for a node, one whose find or gather a node waits for, and one whose table handle or default row is
+    not simply given.
+    """
+
+    name: ClassVar[str] = "fuse_lookups"
+
+    def run(self, view: GraphView) -> PassOutcome:
+        """See `Pass.run`."""
+        groups: dict[_Key, list[_Parts]] = {}
+        refused: dict[_Key, list[Refusal]] = {}
+        single: Counter[str] = Counter()
+        for lookup in find_lookups(view):
+            find = view.node(lookup.find_node)
+            if find.op == OP_LOOK_UP_MANY:
+                continue
+            gather = view.get(lookup.gather_node or "")
+            if not lookup.is_moved or lookup.get_next is None:
+                single["not fed by their iterator"] += 1
+            elif gather is None or gather.op != OP_GATHER:
+                single["their rows are not reached by address"] += 1
+            else:
+                key = _Key(find.op, lookup.get_next, gather.int_attr("dim"), find.device)
+                obstacle = _obstacle(view, find, gather, lookup.get_next)
+                if obstacle is None:
+                    parts = _Parts(lookup.name, find, gather, tuple(_restores(view, lookup, gather)))
+                    groups.setdefault(key, []).append(parts)
+                else:
+                    reason = f"{obstacle.reason} (lookup {lookup.name!r} stays single)"
+                    refused.setdefault(key, []).append(Refusal(obstacle.node, reason))
+        edits = EditSet(author=self.name)
+        notes = [_fuse(view, edits, key, group) for key, group in groups.items() if len(group) > 1]
+        notes.extend(f"{count} lookups stay single: {reason}" for reason, count in single.items())
+        together = _fused(view)
+        for key, refusals in refused.items():
+            together[key] += len(refusals) + len(groups.get(key, ()))
+        refusals = [refusal for key, members in refused.items() if together[key] > 1 for refusal in members]
+        return PassOutcome(edits, notes if edits else [], refusals)
+
+
+def _fused(view: GraphView) -> Counter[_Key]:
+    """How many lookups are fused already."""
+    counts: Counter[_Key] = Counter()
+    for node in view.nodes_of(OP_LOOK_UP_MANY):
+        n = node.int_attr("N")
+        op = OP_FIND_OR_INSERT if node.int_attr("C") else OP_FIND
+        counts[_Key(op, node.inputs[n].node, node.int_attr("dim"), node.device)] += n
+    return counts
+
+
+def _obstacle(view: GraphView, find: Node, gather: Node, get_next: str) -> Obstacle | None:
+    """Why the lookup must keep its own ops."""
+    for node in (find, gather):
+        if node.controls:
+            return Obstacle(node.name, f"waits for {node.controls[0]!r}")
+        waiting = view.control_consumers(node.name)
+        if waiting:
+            return Obstacle(waiting[0], f"waits for {node.name!r}")
+    gathers = [use.node for use in view.consumers(TensorRef(find.name, 0)) if view.node(use.node).op == OP_GATHER]
+    if len(gathers) > 1:
+        return Obstacle(gathers[1], f"is a second gather of the addresses of {find.name!r}")
+    table, default_row = view.node(find.inputs[0].node), view.node(gather.inputs[2].node)
+    if table.op != OP_TABLE or table.controls:
+        return Obstacle(table.name, f"op {table.op!r} gives the table handle; expected a free {OP_TABLE!r}")
+    if gather.inputs[0] != find.inputs[0]:
+        return Obstacle(gather.name, f"does not gather from the table of {find.name!r}")
+    if gather.device != find.device:
+        return Obstacle(gather.name, f"is placed on {gather.device!r}, but {find.name!r} on {find.device!r}")
+    if not _is_constant(default_row):
+        return Obstacle(default_row.name, "gives a default row that is not a constant")
+    for ref in find.inputs[_HINTS_INPUT:]:
+        if ref.node != get_next and not _is_constant(view.node(ref.node)):
+            return Obstacle(ref.node, f"gives {find.name!r} what does not come from the batch {get_next!r}")
+    return None
+
+
+def _is_constant(node: Node) -> bool:
+    return node.op == "Const" and not node.controls
+
+
+def _restores(view: GraphView, lookup: Lookup, gather: Node) -> Iterator[Node]:
+    """The nodes that spread the rows over the batch, in the form that the fused op has."""
+    for name in lookup.restore_gathers:
+        node = view.node(name)
+        types = view.types(name)
+        if (
+            types is not None
+            and types.inputs[:2] == (DT_FLOAT, DT_INT32)
+            and node.inputs[1].node == lookup.get_next
+            and not node.controls
+            and not node.int_attr("batch_dims")
+            and node.device == gather.device
+            and _is_zero(view.node(node.inputs[2].node))
+        ):
+            yield node
+
+
+def _is_zero(axis: Node) -> bool:
+    value = axis.attr("value")
+    return _is_constant(axis) and value is not None and const_value(value) == 0
+
+
+def _fuse(view: GraphView, edits: EditSet, key: _Key, group: Sequence[_Parts]) -> str:
+    """Write the edits of one group. Returns a note for the report."""
+    side = TRAIN if key.op == OP_FIND_OR_INSERT else "eval"
+    n = len(group)
+    restores = [(index, restore) for index, parts in enumerate(group) for restore in parts.restores]
+    counts = [parts.find.inputs[_COUNTS_INPUT] for parts in group] if side == TRAIN else []
+    inputs = [
+        *(parts.find.inputs[0] for parts in group),
+        *(parts.find.inputs[1] for parts in group),
+        *(parts.find.inputs[_HINTS_INPUT] for parts in group),
+        *counts,
+        *(parts.gather.inputs[2] for parts in group),
+        *(restore.inputs[1] for _, restore in restores),
+    ]
+    originals = [node for parts in group for node in (*parts.restores, parts.gather, parts.find)]
+    attrs = {
+        "N": attr_int(n),
+        "C": attr_int(len(counts)),
+        "R": attr_int(len(restores)),
+        "restore_of": attr_ints(index for index, _ in restores),
+        "dim": attr_int(key.dim),
+        marks.FUSED_LOOKUPS: attr_strings(parts.name for parts in group),
+        marks.FUSED_FINDS: attr_strings(parts.find.name for parts in group),
+        marks.FUSED_GATHERS: attr_strings(parts.gather.name for parts in group),
+        marks.DISCONNECTED: attr_strings(node.name for node in originals if not node.has_attr(ATTR_COLLECTIONS)),
+    }
+    name = view.unique_name(f"mx_rec/look_up_{side}")
+    edits.add_node(name, OP_LOOK_UP_MANY, inputs, attrs, device=key.device)
+    for index, parts in enumerate(group):
+        edits.redirect(view, TensorRef(parts.find.name, 0), TensorRef(name, index))
+        edits.redirect(view, TensorRef(parts.gather.name, 0), TensorRef(name, n + index))
+        _keep_find_valid(view, edits, parts.find, TensorRef(name, index))
+    for index, (_, restore) in enumerate(restores):
+        edits.redirect(view, TensorRef(restore.name, 0), TensorRef(name, 2 * n + index))
+    return f"{n} {side} lookups of dim {key.dim} from {key.get_next!r} are {name!r}"
+
+
+def _keep_find_valid(view: GraphView, edits: EditSet, find: Node, addresses: TensorRef) -> None:
+    """Let the original op, if fetched, give the addresses of the new one and count nothing."""
+    edits.set_input(find.name, _HINTS_INPUT, addresses)
+    if find.op == OP_FIND_OR_INSERT:
+        zeros = view.unique_name(f"{find.name}/no_counts")
+        counts = find.inputs[_COUNTS_INPUT]
+        edits.add_node(zeros, "ZerosLike", [counts], {"T": attr_type(DT_INT32)}, device=find.device)
+        edits.set_input(find.name, _COUNTS_INPUT, TensorRef(zeros, 0))
