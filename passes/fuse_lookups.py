@@ -56,8 +56,9 @@ class FuseLookups(Pass):
     outputs are read in the run and no others, as their own ops would, and all else that it reads comes from the
     one batch or is constant. (It reads the handles of all, so a table that a run does not use may exist, empty.)
 
-    The original ops stay where a collection names them. Then a find takes its addresses from the new op and counts
-    nothing, and a gather reads those addresses: a fetch of them gives what it gave before, but nothing orders the
+    The GatherV2 that gives the result of a lookup stays, since a script fetches it by name, and so do the other
+    ops that a collection names. Such a find takes its addresses from the new op and counts nothing, and such a gather
+    reads those addresses. A fetch of them gives what it gave before, with one exception: nothing orders the original
     gather and the update of the same run.
 
     Preconditions: `swap_iterators` has let the iterators feed the lookups. Lookups that stay at the step, and those
@@ -93,7 +94,7 @@ class FuseLookups(Pass):
                     refused.setdefault(key, []).append(Refusal(obstacle.node, reason))
         edits = EditSet(author=self.name)
         notes = [_fuse(view, edits, key, group) for key, group in groups.items() if len(group) > 1]
-        notes.extend(f"{count} lookups stay single: {reason}" for reason, count in single.items())
+        notes.extend(f"lookups that stay single, {reason}: {count}" for reason, count in single.items())
         together = _fused(view)
         for key, refusals in refused.items():
             together[key] += len(refusals) + len(groups.get(key, ()))
@@ -177,7 +178,12 @@ def _fuse(view: GraphView, edits: EditSet, key: _Key, group: Sequence[_Parts]) -
         *(parts.gather.inputs[2] for parts in group),
         *(restore.inputs[1] for _, restore in restores),
     ]
-    originals = [node for parts in group for node in (*parts.restores, parts.gather, parts.find)]
+    originals = [
+        node.name
+        for parts in group
+        for node in (parts.gather, parts.find)
+        if view.data_edges(node.name) and not node.has_attr(ATTR_COLLECTIONS)
+    ]
     attrs = {
         "N": attr_int(n),
         "C": attr_int(len(counts)),
@@ -187,7 +193,7 @@ def _fuse(view: GraphView, edits: EditSet, key: _Key, group: Sequence[_Parts]) -
         marks.FUSED_LOOKUPS: attr_strings(parts.name for parts in group),
         marks.FUSED_FINDS: attr_strings(parts.find.name for parts in group),
         marks.FUSED_GATHERS: attr_strings(parts.gather.name for parts in group),
-        marks.DISCONNECTED: attr_strings(node.name for node in originals if not node.has_attr(ATTR_COLLECTIONS)),
+        marks.DISCONNECTED: attr_strings(originals),
     }
     name = view.unique_name(f"mx_rec/look_up_{side}")
     edits.add_node(name, OP_LOOK_UP_MANY, inputs, attrs, device=key.device)

@@ -68,9 +68,10 @@ class FuseUpdates(Pass):
 
     The original ops stay in a live graph; nothing waits for them any more.
 
+    No update of a group leads to another one: it would do so through a node that waits for both.
+
     Preconditions: none. Refused, where there is another update to go with: one that no `apply_gradients` made,
-    since a script may run it alone; one that nothing waits for; one of a table that the group has already; a
-    group in which an update leads to another.
+    since a script may run it alone; one that nothing waits for; one of a table that the group has already.
     """
 
     name: ClassVar[str] = "fuse_updates"
@@ -79,7 +80,10 @@ class FuseUpdates(Pass):
         """See `Pass.run`."""
         groups: dict[_Key, list[Node]] = {}
         refused: dict[_Key, list[Refusal]] = {}
+        fused = {name for node in view.nodes_of(*_SINGLE_OF) for name in node.strings_attr(marks.DISCONNECTED)}
         for node in view.nodes_of(*MANY_OF):
+            if node.name in fused:
+                continue
             key = _key(view, node)
             group = groups.setdefault(key, [])
             obstacle = _obstacle(node, key, group)
@@ -90,14 +94,8 @@ class FuseUpdates(Pass):
         edits = EditSet(author=self.name)
         notes: list[str] = []
         for key, group in groups.items():
-            if len(group) < 2:
-                continue
-            ahead = _leads_to(view, key, group)
-            if ahead is None:
+            if len(group) > 1:
                 notes.extend(_fuse(view, edits, key, group))
-            else:
-                reason = f"leads to update {ahead!r} of its group; {len(group)} updates stay single"
-                refused.setdefault(key, []).append(Refusal(key.waiting[0], reason))
         together = Counter(_key(view, node) for node in view.nodes_of(*_SINGLE_OF))
         for key, refusals in refused.items():
             together[key] += len(refusals) + len(groups[key])
@@ -142,21 +140,6 @@ def _obstacle(node: Node, key: _Key, group: Sequence[Node]) -> Obstacle | None:
         return Obstacle(node.name, "is an update that nothing waits for")
     if any(other.inputs[0] == node.inputs[0] for other in group):
         return Obstacle(node.name, f"updates the table of {node.inputs[0].node!r} a second time")
-    return None
-
-
-def _leads_to(view: GraphView, key: _Key, group: Sequence[Node]) -> str | None:
-    """An update of the group that runs after another one of it."""
-    members = {node.name for node in group}
-    seen = set(key.waiting)
-    pending = list(seen)
-    while pending:
-        for edge in view.edges(pending.pop()):
-            if edge.consumer in members:
-                return edge.consumer
-            if edge.consumer not in seen:
-                seen.add(edge.consumer)
-                pending.append(edge.consumer)
     return None
 
 

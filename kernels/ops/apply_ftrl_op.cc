@@ -45,19 +45,7 @@ l1, l2, l2_shrinkage: at least 0.
 class ApplyFtrlOp : public OpKernel {
  public:
   explicit ApplyFtrlOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("learning_rate_power",
-                                             &params_.learning_rate_power));
-    OP_REQUIRES(context, params_.learning_rate_power <= 0,
-                tensorflow::errors::InvalidArgument(
-                    "learning_rate_power must not be positive, got ",
-                    params_.learning_rate_power));
-    OP_REQUIRES_OK(context,
-                   ReadNonNegative(context, "initial_accumulator_value",
-                                   &params_.initial_accumulator_value));
-    OP_REQUIRES_OK(context, ReadNonNegative(context, "l1", &params_.l1));
-    OP_REQUIRES_OK(context, ReadNonNegative(context, "l2", &params_.l2));
-    OP_REQUIRES_OK(context, ReadNonNegative(context, "l2_shrinkage",
-                                            &params_.l2_shrinkage));
+    OP_REQUIRES_OK(context, ReadFtrlAttrs(context, &params_));
   }
 
   void Compute(OpKernelContext* context) override {

@@ -59,6 +59,22 @@ inline tensorflow::Status ReadNonNegative(
       attribute, " must not be negative, got ", *value);
 }
 
+inline tensorflow::Status ReadFtrlAttrs(
+    tensorflow::OpKernelConstruction* context, mxrec::FtrlParams* params) {
+  TF_RETURN_IF_ERROR(
+      context->GetAttr("learning_rate_power", &params->learning_rate_power));
+  if (params->learning_rate_power > 0) {
+    return tensorflow::errors::InvalidArgument(
+        "learning_rate_power must not be positive, got ",
+        params->learning_rate_power);
+  }
+  TF_RETURN_IF_ERROR(ReadNonNegative(context, "initial_accumulator_value",
+                                     &params->initial_accumulator_value));
+  TF_RETURN_IF_ERROR(ReadNonNegative(context, "l1", &params->l1));
+  TF_RETURN_IF_ERROR(ReadNonNegative(context, "l2", &params->l2));
+  return ReadNonNegative(context, "l2_shrinkage", &params->l2_shrinkage);
+}
+
 }  // namespace mxrec_ops
 
 #endif  // MXREC_OPS_APPLY_UTILS_H_

@@ -320,6 +320,11 @@ def _check_lookup_arguments(
             f"table {table.table_name!r} and the ids {ids.name!r} belong to different graphs; "
             "create the table in the graph that uses it"
         )
+    if tf.compat.v1.get_default_graph() is not ids.graph:
+        raise ValueError(
+            f"table {table.table_name!r}: sparse_lookup must be called in the graph of its ids, not in the body of "
+            "a tf.cond or tf.while_loop; look up outside and use the result in the body"
+        )
     if dim is not None and dim != table.dim:
         raise ValueError(f"table {table.table_name!r}: dim must be the table's {table.dim}, got {dim}")
     check_bool("is_train", is_train)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from mx_rec.graph.attrs import DT_RESOURCE, DT_VARIANT
 from mx_rec.graph.node import Node
@@ -44,13 +44,6 @@ _HARMLESS = IMMUTABLE_TABLES | _OF_THE_PIPELINE | _GIVE_HINTS
 _NOT_AHEAD = "its batches are not prepared ahead of the step"
 
 
-class Reader(NamedTuple):
-    """A node, and what about it depends on the step."""
-
-    node: str
-    reason: str
-
-
 class DatasetState:
     """Looks for state in the datasets of one view; every function is read once."""
 
@@ -58,8 +51,8 @@ class DatasetState:
         self._view = view
         self._functions: dict[str, str | None] = {}
 
-    def reader(self, datasets: Iterable[str]) -> Reader | None:
-        """The first of these datasets, or of those they draw from, that reads such state, and what it reads."""
+    def reader(self, datasets: Iterable[str]) -> tuple[str, str] | None:
+        """(The first of these datasets, or of those they draw from, that reads such state; what it reads)."""
         seen: set[str] = set()
         stack = list(datasets)
         while stack:
@@ -70,7 +63,7 @@ class DatasetState:
             node = self._view.node(name)
             reason = self._reason(node)
             if reason is not None:
-                return Reader(name, f"{reason}; {_NOT_AHEAD}")
+                return name, f"{reason}; {_NOT_AHEAD}"
             types = self._view.types(name)
             stack.extend(ref.node for ref, dtype in zip(node.inputs, types.inputs) if dtype == DT_VARIANT)  # type: ignore[union-attr]
         return None

@@ -142,7 +142,13 @@ def _many(update: str) -> Signature:
 
 
 MANY_OF: dict[str, str] = {
-    update: f"{update}Many" for update in ("MxRecApplyLazyAdamByAddress", "MxRecApplySgdByAddress")
+    update: f"{update}Many"
+    for update in (
+        "MxRecApplyAdagradByAddress",
+        "MxRecApplyFtrlByAddress",
+        "MxRecApplyLazyAdamByAddress",
+        "MxRecApplySgdByAddress",
+    )
 }
 """The op for several tables by the op for one."""
 

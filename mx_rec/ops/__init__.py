@@ -1,6 +1,15 @@
 """Typed wrappers of the C++ ops. The op library is loaded when the first op is made."""
 
 from mx_rec.ops.library import library_path, load_library
+from mx_rec.ops.many_ops import (
+    apply_adagrad_by_address_many,
+    apply_ftrl_by_address_many,
+    apply_lazy_adam_by_address_many,
+    apply_sgd_by_address_many,
+    look_up_many,
+    prepare_many,
+    sum_gradients_many,
+)
 from mx_rec.ops.registry import (
     TableStats,
     beginning_was_run,
@@ -30,9 +39,13 @@ from mx_rec.ops.table_ops import (
 __all__ = [
     "TableStats",
     "apply_adagrad_by_address",
+    "apply_adagrad_by_address_many",
     "apply_ftrl_by_address",
+    "apply_ftrl_by_address_many",
     "apply_lazy_adam_by_address",
+    "apply_lazy_adam_by_address_many",
     "apply_sgd_by_address",
+    "apply_sgd_by_address_many",
     "beginning_was_run",
     "find",
     "find_or_insert",
@@ -42,8 +55,11 @@ __all__ = [
     "library_path",
     "load_library",
     "look_ahead",
+    "look_up_many",
     "offsets",
+    "prepare_many",
     "release_all_tables",
+    "sum_gradients_many",
     "table_capacity",
     "table_export",
     "table_handle",

@@ -17,7 +17,9 @@ LIBRARY_ENV = "MX_REC_LIBRARY"
 _LIBRARY_NAME = "libmxrec_ops.so"
 _NOT_DIFFERENTIABLE = (
     "MxRecApplyAdagradByAddress",
+    "MxRecApplyAdagradByAddressMany",
     "MxRecApplyFtrlByAddress",
+    "MxRecApplyFtrlByAddressMany",
     "MxRecApplyLazyAdamByAddress",
     "MxRecApplyLazyAdamByAddressMany",
     "MxRecApplySgdByAddress",

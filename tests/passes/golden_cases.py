@@ -29,6 +29,8 @@ from mx_rec.graph.canonical import canonical_text
 from mx_rec.graph.node import TensorRef
 from mx_rec.passes import Pass, PassFailed, PassManager, report_text
 from mx_rec.passes.find_lookups import FindLookups
+from mx_rec.passes.fuse_lookups import FuseLookups
+from mx_rec.passes.fuse_updates import FuseUpdates
 from mx_rec.passes.hoist_lookups import HoistLookups
 from mx_rec.passes.hot_embedding import HotEmbedding
 from mx_rec.passes.insert_collections import InsertCollections
@@ -322,6 +324,67 @@ def marks_that_lie() -> Any:
     return graph_def
 
 
+def training() -> Any:
+    """Four tables, one of another dim; two with an eval lookup; all updated by one call."""
+    graph = LookupGraph()
+    ids, other_ids, _ = graph.batch()
+    dims = {"user": 4, "item": 4, "shop": 4, "city": 8}
+    updates = []
+    for name, dim in dims.items():
+        table = graph.table(name, dim)
+        result = graph.lookup("train", table, ids if name == "user" else other_ids, dim=dim)
+        updates.append(graph.update(f"mx_rec/{name}/train", graph.unary(f"{name}_grad", "Neg", result, 1), dim=dim))
+        if name in ("user", "item"):
+            graph.unary(f"{name}_eval", "Relu", graph.lookup("eval", table, ids, is_train=False), 1)
+    graph.add("train", "NoOp", (), controls=updates)
+    return graph.graph_def()
+
+
+def waiting_lookups() -> Any:
+    """Lookups that wait or are waited for, beside two that are not, and one that needs the result of another."""
+    graph = LookupGraph()
+    ids, other_ids, _ = graph.batch()
+    for name in ("one", "two", "waits", "is_waited_for", "by_hand"):
+        graph.lookup("train", graph.table(name), other_ids)
+    graph.lookup("needs_one", graph.table("chained"), "mx_rec/one/train/addresses")
+    graph.add("before", "NoOp")
+    graph.add("after", "NoOp", (), controls=["mx_rec/is_waited_for/train/local_emb"])
+    graph_def = graph.graph_def()
+    for node in graph_def.node:
+        if node.name == "mx_rec/waits/train/addresses":
+            node.input.append("^before")
+        if node.name == "mx_rec/by_hand/train/local_emb":
+            node.input[2] = "mx_rec/two/train/rows"
+    graph_def.node.extend(row_of("mx_rec/two/train/rows"))
+    return graph_def
+
+
+def row_of(name: str) -> Any:
+    """A default row that is computed."""
+    graph = LookupGraph()
+    graph.unary(name, "Neg", graph.const(f"{name}/of", [1.0] * 4, 1), 1)
+    return graph.graph_def().node
+
+
+def separate_updates() -> Any:
+    """Updates that must not go together: by hand, of one table, with nobody waiting, or with other settings."""
+    graph = LookupGraph()
+    ids, other_ids, _ = graph.batch()
+    for call in ("hand", "twice", "unused", "rates"):
+        updates = []
+        tables = [graph.table(f"{call}_0"), graph.table(f"{call}_1")]
+        for index, batch in enumerate((ids, other_ids)):
+            table = tables[index if call != "twice" else 0]
+            result = graph.lookup(f"{call}_{index}", table, batch)
+            gradient = graph.unary(f"{call}_{index}/upstream", "Neg", result, 1)
+            scope = f"{table.node.rsplit('/', 1)[0]}/{call}_{index}"
+            rate = 0.1 * index if call == "rates" else 0.1
+            updates.append(graph.update(scope, gradient, call="" if call == "hand" else call, rate=rate))
+        if call != "unused":
+            graph.add(call, "NoOp", (), controls=updates)
+    return graph.graph_def()
+
+
 def swapped() -> tuple[Pass, ...]:
     return (HoistLookups(), SwapIterators())
 
@@ -340,6 +403,7 @@ CASES = [
     GoldenCase("reinitializable", HoistLookups(), reinitializable),
     GoldenCase("one_shot", HoistLookups(), one_shot),
     GoldenCase("shared_tensors", HoistLookups(), shared_tensors),
+    GoldenCase("fused", HoistLookups(fuse=True), training),
     GoldenCase("no_match", HoistLookups(), plain_tensorflow),
     GoldenCase("refused", HoistLookups(), unmovable),
     GoldenCase("refused_feedable", HoistLookups(), feedable),
@@ -354,6 +418,14 @@ CASES = [
     GoldenCase("conditional", SwapIterators(), conditional, (HoistLookups(),)),
     GoldenCase("no_match", SwapIterators(), one_lookup),
     GoldenCase("error", SwapIterators(), marks_that_lie),
+    GoldenCase("positive", FuseLookups(), training, swapped()),
+    GoldenCase("no_match", FuseLookups(), one_lookup, swapped()),
+    GoldenCase("no_match_before_swap", FuseLookups(), training),
+    GoldenCase("refused", FuseLookups(), waiting_lookups, swapped()),
+    GoldenCase("positive", FuseUpdates(), training, (*swapped(), FuseLookups())),
+    GoldenCase("single_lookups", FuseUpdates(), training),
+    GoldenCase("no_match", FuseUpdates(), one_lookup),
+    GoldenCase("refused", FuseUpdates(), separate_updates),
     GoldenCase("positive", HotEmbedding(), train_and_eval),
     GoldenCase("after_swap", HotEmbedding(), one_lookup, swapped()),
     GoldenCase("no_match", HotEmbedding(), plain_tensorflow),
@@ -362,6 +434,7 @@ CASES = [
     GoldenCase("positive", Prune(), train_and_eval, swapped()),
     GoldenCase("one_shot", Prune(), one_shot, swapped()),
     GoldenCase("shared_tensors", Prune(), shared_tensors, swapped()),
+    GoldenCase("fused", Prune(), training, (*swapped(), FuseLookups(), FuseUpdates())),
     GoldenCase("keep", Prune(frozenset({"batch", "mod"})), one_lookup, swapped()),
     GoldenCase("no_match", Prune(), one_lookup),
     GoldenCase("error", Prune(), broken),

@@ -8,7 +8,7 @@ from typing import Any, Union
 import numpy as np
 from tensorflow.core.framework import graph_pb2
 
-from mx_rec.constants.constants import ATTR_LOOKUP
+from mx_rec.constants.constants import ATTR_LOOKUP, ATTR_UPDATE
 from mx_rec.graph.attrs import (
     DT_FLOAT,
     DT_INT32,
@@ -128,6 +128,37 @@ class LookupGraph:
         types = {"Tparams": DT_FLOAT, "Tindices": DT_INT32, "Taxis": DT_INT32}
         attrs = {name: attr_type(dtype) for name, dtype in types.items()}
         return self.add(f"{scope}/embeddings", "GatherV2", [rows, restore, axis], {**attrs, **mark})
+
+    def update(self, scope: str, gradient: Source, *, call: str = "train", rate: float = 0.1, dim: int = 4) -> str:
+        """What TensorFlow makes of the gradient of a lookup's result, and the update that takes it. Returns its name.
+
+        Args:
+            scope: of the lookup's nodes.
+            gradient: of the result, in the form of the result.
+            call: marks which `apply_gradients` made it; "" for none.
+            rate: learning rate.
+            dim: of the table.
+        """
+        find = GraphView(self.graph_def()).node(f"{scope}/addresses")
+        rows, restore, name = TensorRef(f"{scope}/local_emb", 0), TensorRef(f"{scope}/unique", 1), f"{scope}/grad"
+        flat = self.const(f"{name}/flat", [-1, dim], DT_INT32)
+        shape = self.add(f"{name}/Shape", "Shape", [rows], {"T": attr_type(DT_FLOAT), "out_type": attr_type(DT_INT64)})
+        cast = self.add(f"{name}/Cast", "Cast", [shape], {"SrcT": attr_type(DT_INT64), "DstT": attr_type(DT_INT32)})
+        bounds = [self.const(f"{name}/{part}", [value], DT_INT32) for part, value in zip("abc", (0, 1, 1))]
+        types = {"T": attr_type(DT_INT32), "Index": attr_type(DT_INT32), "shrink_axis_mask": attr_int(1)}
+        count = self.add(f"{name}/count", "StridedSlice", [cast, *bounds], types)
+        types = {"T": attr_type(DT_FLOAT), "Tshape": attr_type(DT_INT32)}
+        values = self.add(f"{name}/values", "Reshape", [gradient, flat], types)
+        types = {"T": attr_type(DT_INT32), "Tshape": attr_type(DT_INT32)}
+        all_ids = self.const(f"{name}/all", [-1], DT_INT32)
+        positions = self.add(f"{name}/positions", "Reshape", [restore, all_ids], types)
+        types = {"T": DT_FLOAT, "Tindices": DT_INT32, "Tnumsegments": DT_INT32}
+        attrs = {key: attr_type(dtype) for key, dtype in types.items()}
+        total = self.add(f"{name}/sum", "UnsortedSegmentSum", [values, positions, count], attrs)
+        inputs = [find.inputs[0], TensorRef(find.name, 0), total, self.const(f"{scope}/rate", rate, DT_FLOAT)]
+        attrs = {ATTR_UPDATE: attr_bytes(call)} if call else {}
+        self.add(f"{scope}/update", "MxRecApplySgdByAddress", inputs, attrs)
+        return f"{scope}/update"
 
 
 def big_graph(nodes: int, lookups: int) -> Any:

@@ -121,10 +121,12 @@ def test_dumps_between_passes(tmp_path: Path) -> None:
         "02_insert_collections.txt",
         "03_hoist_lookups.txt",
         "04_swap_iterators.txt",
-        "05_hot_embedding.txt",
-        "06_prune.txt",
+        "05_fuse_lookups.txt",
+        "06_fuse_updates.txt",
+        "07_hot_embedding.txt",
+        "08_prune.txt",
     ]
-    assert (tmp_path / "dump" / "06_prune.txt").read_text(encoding="utf-8") == canonical_text(result.graph_def)
+    assert (tmp_path / "dump" / "08_prune.txt").read_text(encoding="utf-8") == canonical_text(result.graph_def)
 
 
 def test_reports() -> None:

@@ -24,14 +24,22 @@ each_succeeding_case = pytest.mark.parametrize(
 
 
 def test_order_of_the_pipeline() -> None:
-    names = [step.name for step in default_pipeline()]
-    assert names == list(PASSES)[:3] + ["swap_iterators", "hot_embedding", "prune"]
-    assert names[:3] == ["find_lookups", "insert_collections", "hoist_lookups"]
+    assert [step.name for step in default_pipeline()] == list(PASSES) == [
+        "find_lookups",
+        "insert_collections",
+        "hoist_lookups",
+        "swap_iterators",
+        "fuse_lookups",
+        "fuse_updates",
+        "hot_embedding",
+        "prune",
+    ]
 
 
 def test_pipeline_options_leave_passes_out() -> None:
-    names = [step.name for step in default_pipeline(PipelineOptions(hot_embedding=False, prune=False))]
-    assert names == ["find_lookups", "insert_collections", "hoist_lookups", "swap_iterators"]
+    steps = default_pipeline(PipelineOptions(fuse=False, hot_embedding=False, prune=False))
+    assert [step.name for step in steps] == ["find_lookups", "insert_collections", "hoist_lookups", "swap_iterators"]
+    assert not steps[2].fuse
 
 
 @pytest.mark.parametrize("name", PASSES)

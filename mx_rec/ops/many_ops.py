@@ -1,0 +1,214 @@
+"""One function per C++ op that does the work of several ops of `table_ops`. Shapes: n_i keys of table i.
+
+The rewrite puts these ops in; a script has no need of them. Results, errors and formulae are those of the single
+ops, and an error names the table that it comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Optional
+
+import tensorflow as tf
+
+from mx_rec.ops.library import load_library
+from mx_rec.ops.table_ops import TensorLike
+
+
+class PreparedKeys(NamedTuple):
+    """Result of `prepare_many`, one element per lookup."""
+
+    keys: list[tf.Tensor]
+    restores: list[tf.Tensor]
+    counts: list[tf.Tensor]
+    hints: list[tf.Tensor]
+
+
+class LookedUp(NamedTuple):
+    """Result of `look_up_many`; addresses and embeddings have one element per lookup."""
+
+    addresses: list[tf.Tensor]
+    embeddings: list[tf.Tensor]
+    restored: list[tf.Tensor]
+
+
+def prepare_many(
+    handles: Sequence[tf.Tensor], ids: Sequence[TensorLike], reserve: bool = False, name: Optional[str] = None
+) -> PreparedKeys:
+    """`unique` and `look_ahead` for several lookups.
+
+    Args:
+        handles: of the tables; one may occur several times.
+        ids: int32 or int64, all of one dtype, any shapes.
+        reserve: also prepare rows of missing keys; nothing observes them early.
+        name: of the node.
+    """
+    return PreparedKeys(*load_library().mx_rec_prepare_many(handles=handles, ids=ids, reserve=reserve, name=name))
+
+
+def look_up_many(
+    handles: Sequence[tf.Tensor],
+    keys: Sequence[TensorLike],
+    hints: Sequence[TensorLike],
+    counts: Sequence[TensorLike],
+    default_rows: Sequence[TensorLike],
+    dim: int,
+    restores: Sequence[TensorLike] = (),
+    restore_of: Sequence[int] = (),
+    name: Optional[str] = None,
+) -> LookedUp:
+    """`find_or_insert` (or `find`) and `gather_by_address` for several lookups.
+
+    A lookup none of whose results is read in a run does not take place in it.
+
+    Args:
+        handles: of the tables, all of `dim` columns; one may occur several times.
+        keys: int64 [n_i].
+        hints: int64 [n_i] or [0].
+        counts: int32 [n_i] or [0] each, and missing keys are inserted; or none at all, and they are not.
+        default_rows: float32 [dim] or [0] (zeros), given where a table has no row.
+        dim: columns of an embedding.
+        restores: int32 of any shapes, positions in the keys of a lookup.
+        restore_of: for each of `restores` the index of its lookup.
+        name: of the node.
+
+    Returns:
+        addresses int64 [n_i]; embeddings float32 [n_i, dim]; restored float32, `restores[r].shape + [dim]`.
+
+    Raises:
+        tf.errors.InvalidArgumentError: at run time, for lengths that do not fit, or a position out of range.
+    """
+    result = load_library().mx_rec_look_up_many(
+        handles=handles,
+        keys=keys,
+        hints=hints,
+        counts=counts,
+        default_rows=default_rows,
+        restores=restores,
+        restore_of=restore_of,
+        dim=dim,
+        name=name,
+    )
+    return LookedUp(*result)
+
+
+def sum_gradients_many(
+    gradients: Sequence[TensorLike],
+    restores: Sequence[TensorLike],
+    addresses: Sequence[TensorLike],
+    dim: int,
+    name: Optional[str] = None,
+) -> list[tf.Tensor]:
+    """Sums float32 [n_i, dim] of the gradients of each row: what `unsorted_segment_sum` gives.
+
+    Args:
+        gradients: float32, `restores[i].shape + [dim]` or any other shape of as many elements.
+        restores: int32 of any shapes, the row of each gradient; negative: none.
+        addresses: int64 [n_i]; only the number matters.
+        dim: columns of a gradient.
+        name: of the node.
+
+    Raises:
+        tf.errors.InvalidArgumentError: at run time, for a position out of range or a wrong number of gradients.
+    """
+    sums: list[tf.Tensor] = load_library().mx_rec_sum_gradients_many(
+        gradients=gradients, restores=restores, addresses=addresses, dim=dim, name=name
+    )
+    return sums
+
+
+def apply_sgd_by_address_many(
+    handles: Sequence[tf.Tensor],
+    addresses: Sequence[TensorLike],
+    gradients: Sequence[TensorLike],
+    learning_rate: TensorLike,
+    weight_decay: float = 0.0,
+    name: Optional[str] = None,
+) -> tf.Operation:
+    """`apply_sgd_by_address` for several tables, each of which is updated as a whole or not at all.
+
+    Args:
+        handles: of distinct tables.
+        addresses: int64 [n_i].
+        gradients: float32 [n_i, d_i].
+        learning_rate: scalar.
+        weight_decay: see `apply_sgd_by_address`.
+        name: of the node.
+    """
+    return load_library().mx_rec_apply_sgd_by_address_many(
+        handles=handles,
+        addresses=addresses,
+        gradients=gradients,
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        name=name,
+    )
+
+
+def apply_lazy_adam_by_address_many(
+    handles: Sequence[tf.Tensor],
+    addresses: Sequence[TensorLike],
+    gradients: Sequence[TensorLike],
+    learning_rate: TensorLike,
+    beta1: TensorLike = 0.9,
+    beta2: TensorLike = 0.999,
+    epsilon: TensorLike = 1e-8,
+    name: Optional[str] = None,
+) -> tf.Operation:
+    """`apply_lazy_adam_by_address` for several tables; see `apply_sgd_by_address_many`."""
+    return load_library().mx_rec_apply_lazy_adam_by_address_many(
+        handles=handles,
+        addresses=addresses,
+        gradients=gradients,
+        learning_rate=learning_rate,
+        beta1=beta1,
+        beta2=beta2,
+        epsilon=epsilon,
+        name=name,
+    )
+
+
+def apply_adagrad_by_address_many(
+    handles: Sequence[tf.Tensor],
+    addresses: Sequence[TensorLike],
+    gradients: Sequence[TensorLike],
+    learning_rate: TensorLike,
+    initial_accumulator_value: float = 0.9,
+    name: Optional[str] = None,
+) -> tf.Operation:
+    """`apply_adagrad_by_address` for several tables; see `apply_sgd_by_address_many`."""
+    return load_library().mx_rec_apply_adagrad_by_address_many(
+        handles=handles,
+        addresses=addresses,
+        gradients=gradients,
+        learning_rate=learning_rate,
+        initial_accumulator_value=initial_accumulator_value,
+        name=name,
+    )
+
+
+def apply_ftrl_by_address_many(
+    handles: Sequence[tf.Tensor],
+    addresses: Sequence[TensorLike],
+    gradients: Sequence[TensorLike],
+    learning_rate: TensorLike,
+    learning_rate_power: float = -0.5,
+    initial_accumulator_value: float = 0.1,
+    l1: float = 0.0,
+    l2: float = 0.0,
+    l2_shrinkage: float = 0.0,
+    name: Optional[str] = None,
+) -> tf.Operation:
+    """`apply_ftrl_by_address` for several tables; see `apply_sgd_by_address_many`."""
+    return load_library().mx_rec_apply_ftrl_by_address_many(
+        handles=handles,
+        addresses=addresses,
+        gradients=gradients,
+        learning_rate=learning_rate,
+        learning_rate_power=learning_rate_power,
+        initial_accumulator_value=initial_accumulator_value,
+        l1=l1,
+        l2=l2,
+        l2_shrinkage=l2_shrinkage,
+        name=name,
+    )
