@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+
 ASCEND_GLOBAL_HASHTABLE_COLLECTION = "ASCEND_GLOBAL_HASHTABLE_COLLECTION"
 ASCEND_CUTTING_POINT_INITIALIZER = "ASCEND_CUTTING_POINT_INITIALIZER"
 ASCEND_SPARSE_LOOKUP_ENTRANCE = "ASCEND_SPARSE_LOOKUP_ENTRANCE"
@@ -21,3 +23,19 @@ MIN_DIM = 1
 MAX_DIM = 8192
 MAX_INT32 = 2147483647
 MAX_VOCABULARY_SIZE = 1_000_000_000
+
+
+class BaseEnum(enum.Enum):
+    """An enum whose members can be looked up by value."""
+
+    @classmethod
+    def mapping(cls) -> dict:
+        """Member by value."""
+        return {member.value: member for member in cls}
+
+
+class MxRecMode(BaseEnum):
+    """How tables are laid out and reached."""
+
+    FIXED_CAPACITY = "fixed_capacity"
+    DYNAMIC_EXPANSION = "dynamic_expansion"

@@ -54,8 +54,9 @@ def modify_graph_and_start_emb_cache(
         full_graph: the graph; the default graph if None.
         dump_graph: write the graph before and after as text, to ./export_graph/old_graph.pbtxt and
             new_graph.pbtxt.
-        op_impl_mode: path of an `op_impl_mode.ini`; without it `GatherV2` is marked
-            `high_performance`. HOT_EMBEDDING=0 in the environment turns the marks off.
+        op_impl_mode: path of an `op_impl_mode.ini`; without it the gathers that restore the batch are marked
+            `high_performance`, a hint that no kernel reads yet. HOT_EMBEDDING=0 in the environment turns the
+            marks off.
 
     Returns:
         One report per pass.

@@ -112,7 +112,6 @@ class TrainParamsConfig:
             )
         return initializer
 
-
     def get_target_batch(self, is_training: bool, batch: Any = None) -> Any:
         """The batch that the rewritten graph reads, in place of the one the script got from `get_next`.
 
@@ -132,9 +131,7 @@ class TrainParamsConfig:
                 "get_target_batch needs a rewritten graph: call modify_graph_and_start_emb_cache() first"
             )
         if batch is not None:
-            return tf.nest.map_structure(
-                lambda tensor: state.replaced.get(getattr(tensor, "name", ""), tensor), batch
-            )
+            return tf.nest.map_structure(lambda tensor: state.replaced.get(getattr(tensor, "name", ""), tensor), batch)
         batches = state.batches.get(is_training, [])
         if len(batches) != 1:
             side = "training" if is_training else "evaluation"

@@ -79,3 +79,12 @@ def test_get_initializer_before_the_rewrite_says_what_to_call():
     init()
     with pytest.raises(EnvironmentError, match="modify_graph_and_start_emb_cache"):
         initialize.get_initializer(True)
+
+
+def test_modes_have_names_and_values():
+    from mx_rec.constants.constants import MxRecMode
+
+    assert MxRecMode.mapping() == {
+        "fixed_capacity": MxRecMode.FIXED_CAPACITY,
+        "dynamic_expansion": MxRecMode.DYNAMIC_EXPANSION,
+    }

@@ -14,13 +14,15 @@ from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SP
 from mx_rec.core.embedding import create_table, sparse_lookup
 from mx_rec.graph.apply_live import apply_live
 from mx_rec.graph.canonical import canonical_text
-from mx_rec.optimizers import gradient_descent_by_addr, lazy_adam_by_addr
+from mx_rec.optimizers import adagrad_by_addr, ftrl_by_addr, gradient_descent_by_addr, lazy_adam_by_addr
 from mx_rec.passes import PassManager, PipelineOptions, PipelineResult, default_pipeline
 from mx_rec.util.initialize import init, terminate_config_initializer
 
 tf1 = tf.compat.v1
 TABLES = 4
 OPTIMIZERS = {
+    "adagrad": lambda: adagrad_by_addr.create_hash_optimizer_by_address(0.05),
+    "ftrl": lambda: ftrl_by_addr.create_hash_optimizer_by_address(0.05, l1_regularization_strength=0.01),
     "lazy_adam": lambda: lazy_adam_by_addr.create_hash_optimizer_by_address(0.05),
     "sgd": lambda: gradient_descent_by_addr.create_hash_optimizer_by_address(0.05, weight_decay=0.01),
 }
@@ -106,9 +108,8 @@ def test_losses_rows_slots_and_counts_are_equal(optimizer: str, id_dtype: tf.DTy
     np.testing.assert_equal(runs[1], runs[0])
     np.testing.assert_equal(runs[2], runs[0])
     assert {"MxRecLookUpMany", "MxRecSumGradientsMany"} <= set(op_types(model.graph))
-    assert {"lazy_adam": "MxRecApplyLazyAdamByAddressMany", "sgd": "MxRecApplySgdByAddressMany"}[optimizer] in op_types(
-        model.graph
-    )
+    update = {"adagrad": "Adagrad", "ftrl": "Ftrl", "lazy_adam": "LazyAdam", "sgd": "Sgd"}[optimizer]
+    assert f"MxRecApply{update}ByAddressMany" in op_types(model.graph)
     assert all(content.counts.sum() > 0 for content in map(ops.table_ops.TableContent._make, runs[0][1]))
 
 
