@@ -235,7 +235,16 @@ def _variable_gather(view: GraphView, offsets: Node) -> Node | None:
 
 def restore_gathers(view: GraphView) -> list[str]:
     """The GatherV2 nodes that spread the rows of any lookup over its batch."""
-    return [name for lookup in find_lookups(view) for name in lookup.restore_gathers]
+    gathers = view.nodes_of("GatherV2")
+    return [node.name for node in gathers if _is_local_embedding(view.producer(node, 0))]
+
+
+def _is_local_embedding(node: Node | None) -> bool:
+    if node is None:
+        return False
+    # The gather on the variable of a table of fixed capacity is told by its lookup's name.
+    of_variable = node.op in ("ResourceGather", "SelectV2") and node.str_attr(ATTR_LOOKUP) != ""
+    return of_variable or node.op in (OP_GATHER, OP_LOOK_UP_MANY)
 
 
 def _restores(view: GraphView, embedding: TensorRef) -> Iterator[str]:
