@@ -10,21 +10,19 @@ all trained, or 5,700 of which one in thirty is.
 from __future__ import annotations
 
 import argparse
-import gc
-import time
 from collections.abc import Callable
 
 import networkx
 import numpy as np
 import tensorflow as tf
-from harness import environment
+from harness import environment, interleave
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.grappler import tf_optimizer
 
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
 from mx_rec.core.embedding import create_table, sparse_lookup
 from mx_rec.optimizers import gradient_descent_by_addr
-from mx_rec.passes import PassManager, default_pipeline, report_text
+from mx_rec.passes import PassManager, default_pipeline
 from mx_rec.util.initialize import init, terminate_config_initializer
 
 tf1 = tf.compat.v1
@@ -58,17 +56,6 @@ def build(lookups: int, trained_every: int) -> tuple[tf.Graph, str, str]:
     return graph, step.name, iterator.initializer.name
 
 
-def timed(run: Callable[[], object], repeats: int) -> float:
-    """Median seconds."""
-    values = []
-    for _ in range(repeats):
-        gc.collect()
-        start = time.perf_counter()
-        run()
-        values.append(time.perf_counter() - start)
-    return float(np.median(values))
-
-
 def grappler_pruning(graph: tf.Graph, fetch: str) -> Callable[[], object]:
     config = config_pb2.ConfigProto()
     options = config.graph_options.rewrite_options
@@ -95,28 +82,32 @@ def import_new(graph_def: tf1.GraphDef) -> None:
         tf.import_graph_def(graph_def, name="")
 
 
-def measure(lookups: int, trained_every: int, with_peers: bool, repeats: int) -> list[tuple[str, int, float]]:
+def measure(lookups: int, trained_every: int, with_peers: bool, repeats: int) -> None:
+    """Prints a row of the table for each thing timed, as soon as it is."""
     graph, step, initializer = build(lookups, trained_every)
     graph_def = graph.as_graph_def()
     nodes = len(graph_def.node)
+    raw = graph_def.SerializeToString()
     manager = PassManager(default_pipeline())
     result = manager.run(graph_def)
     assert result.modified
     assert not any(report.refusals for report in result.reports)
-    rows = [("mx_rec, whole pipeline", nodes, timed(lambda: manager.run(graph_def), repeats))]
-    print(report_text([r for r in result.reports if r.modified], with_times=True))
-    raw = graph_def.SerializeToString()
-    rows.append(
-        ("parse and serialize", nodes, timed(lambda: tf1.GraphDef.FromString(raw).SerializeToString(), repeats))
-    )
-    rows.append(("networkx DiGraph", nodes, timed(lambda: to_networkx(graph_def), repeats)))
+
+    candidates = {
+        "mx_rec, whole pipeline": lambda: manager.run(graph_def),
+        "parse and serialize": lambda: tf1.GraphDef.FromString(raw).SerializeToString(),
+        "networkx DiGraph": lambda: to_networkx(graph_def),
+    }
     if with_peers:
-        fetches = [step, initializer]
-        extract = tf1.graph_util.extract_sub_graph
-        rows.append(("extract_sub_graph", nodes, timed(lambda: extract(graph_def, fetches), 1)))
-        rows.append(("Grappler, pruning alone", nodes, timed(grappler_pruning(graph, step), 1)))
-        rows.append(("import_graph_def", nodes, timed(lambda: import_new(graph_def), 1)))
-    return rows
+        candidates["Grappler, pruning alone"] = grappler_pruning(graph, step)
+        candidates["extract_sub_graph"] = lambda: tf1.graph_util.extract_sub_graph(graph_def, [step, initializer])
+    # In turn, so that what else the machine does hits all alike.
+    times = interleave({name: lambda i, run=run: run() for name, run in candidates.items()}, repeats, 1, warmup=0)
+    if with_peers:
+        times["import_graph_def"] = interleave({"import": lambda i: import_new(graph_def)}, 1, 1, warmup=0)["import"]
+    for what, values in times.items():
+        seconds = float(np.median(values))
+        print(f"| {lookups:,} | {nodes:,} | {what} | {seconds:.2f} | {seconds / nodes * 1e6:.1f} |", flush=True)
 
 
 def main() -> None:
@@ -126,13 +117,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
     print(environment() + "\n")
-    rows = []
+    print("| lookups | nodes | what | s | us/node |\n|---|---|---|---|---|")
     for graph in args.graphs.split(","):
         lookups, trained_every = map(int, graph.split("/"))
-        rows += [(lookups, *row) for row in measure(lookups, trained_every, args.peers, args.repeats)]
-    print("| lookups | nodes | what | s | us/node |\n|---|---|---|---|---|")
-    for lookups, what, nodes, seconds in rows:
-        print(f"| {lookups:,} | {nodes:,} | {what} | {seconds:.2f} | {seconds / nodes * 1e6:.1f} |")
+        measure(lookups, trained_every, args.peers, args.repeats)
 
 
 if __name__ == "__main__":
