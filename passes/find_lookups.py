@@ -14,6 +14,7 @@ from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.op_signatures import (
     OP_FIND,
     OP_FIND_OR_INSERT,
+    OP_FORWARD,
     OP_GATHER,
     OP_LOOK_UP_MANY,
     OP_OFFSETS,
@@ -159,7 +160,7 @@ def _fused_lookups(view: GraphView, many: Node) -> Iterator[Lookup]:
             entrance=None,
             offset_node=many.name if original is None else find,
             gather_node=gather if gather in view else None,
-            restore_gathers=tuple(_restores(view, TensorRef(many.name, n + index))),
+            restore_gathers=tuple(_restores(view, forwarded(view, TensorRef(many.name, n + index)))),
             ids=None,
             get_next=get_next,
             iterator=iterator.node if iterator else None,
@@ -233,18 +234,31 @@ def _variable_gather(view: GraphView, offsets: Node) -> Node | None:
     return last
 
 
+def forwarded(view: GraphView, output: TensorRef) -> TensorRef:
+    """The tensor that stands for an output of MxRecLookUpMany; the output itself if there is none."""
+    for use in view.consumers(output):
+        if view.node(use.node).op == OP_FORWARD:
+            return TensorRef(use.node, 0)
+    return output
+
+
 def restore_gathers(view: GraphView) -> list[str]:
     """The GatherV2 nodes that spread the rows of any lookup over its batch."""
-    gathers = view.nodes_of("GatherV2")
-    return [node.name for node in gathers if _is_local_embedding(view.producer(node, 0))]
+    return [node.name for node in view.nodes_of("GatherV2") if _is_local_embedding(view, node.inputs[0])]
 
 
-def _is_local_embedding(node: Node | None) -> bool:
+def _is_local_embedding(view: GraphView, tensor: TensorRef) -> bool:
+    node = view.get(tensor.node)
+    if node is not None and node.op == OP_FORWARD:
+        tensor = node.inputs[0]
+        node = view.get(tensor.node)
     if node is None:
         return False
+    if node.op == OP_LOOK_UP_MANY:  # addresses, embeddings, restored batches
+        n = node.int_attr("N")
+        return n <= tensor.index < 2 * n
     # The gather on the variable of a table of fixed capacity is told by its lookup's name.
-    of_variable = node.op in ("ResourceGather", "SelectV2") and node.str_attr(ATTR_LOOKUP) != ""
-    return of_variable or node.op in (OP_GATHER, OP_LOOK_UP_MANY)
+    return node.op == OP_GATHER or (node.op in ("ResourceGather", "SelectV2") and node.str_attr(ATTR_LOOKUP) != "")
 
 
 def _restores(view: GraphView, embedding: TensorRef) -> Iterator[str]:

@@ -9,11 +9,18 @@ from typing import ClassVar, NamedTuple
 
 from mx_rec.constants.constants import ATTR_COLLECTIONS
 from mx_rec.graph import marks
-from mx_rec.graph.attrs import DT_FLOAT, DT_INT32, attr_int, attr_ints, attr_strings, attr_type, const_value
+from mx_rec.graph.attrs import DT_FLOAT, DT_INT32, DT_INT64, attr_int, attr_ints, attr_strings, attr_type, const_value
 from mx_rec.graph.edits import EditSet
 from mx_rec.graph.iterators import Obstacle
 from mx_rec.graph.node import Node, TensorRef
-from mx_rec.graph.op_signatures import OP_FIND, OP_FIND_OR_INSERT, OP_GATHER, OP_LOOK_UP_MANY, OP_TABLE
+from mx_rec.graph.op_signatures import (
+    OP_FIND,
+    OP_FIND_OR_INSERT,
+    OP_FORWARD,
+    OP_GATHER,
+    OP_LOOK_UP_MANY,
+    OP_TABLE,
+)
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome, Refusal
 from mx_rec.passes.find_lookups import TRAIN, Lookup, find_lookups
@@ -49,7 +56,7 @@ class FuseLookups(Pass):
 
     After, for all of them::
 
-        new get_next -> MxRecLookUpMany -> model
+        new get_next -> MxRecLookUpMany -> MxRecForward -> model
 
     Lookups go together if they are on one side, read one batch and have one dim and device. It changes nothing
     that a run computes or leaves in a table, whatever is fetched: MxRecLookUpMany does those lookups whose
@@ -59,7 +66,7 @@ class FuseLookups(Pass):
     The GatherV2 that gives the result of a lookup stays, since a script fetches it by name, and so do the other
     ops that a collection names. Such a find takes its addresses from the new op and counts nothing, and such a gather
     reads those addresses. A fetch of them gives what it gave before, with one exception: nothing orders the original
-    gather and the update of the same run.
+    gather and the update of the same run. A value that is fed for one of them no longer reaches the model.
 
     Preconditions: `swap_iterators` has let the iterators feed the lookups. Lookups that stay at the step, and those
     of tables of fixed capacity, stay single, with a note. Refused, where there is another lookup to go with: one
@@ -198,12 +205,23 @@ def _fuse(view: GraphView, edits: EditSet, key: _Key, group: Sequence[_Parts]) -
     name = view.unique_name(f"mx_rec/look_up_{side}")
     edits.add_node(name, OP_LOOK_UP_MANY, inputs, attrs, device=key.device)
     for index, parts in enumerate(group):
-        edits.redirect(view, TensorRef(parts.find.name, 0), TensorRef(name, index))
-        edits.redirect(view, TensorRef(parts.gather.name, 0), TensorRef(name, n + index))
-        _keep_find_valid(view, edits, parts.find, TensorRef(name, index))
+        addresses = _stand_in(view, edits, parts.find, TensorRef(name, index), DT_INT64)
+        _stand_in(view, edits, parts.gather, TensorRef(name, n + index), DT_FLOAT)
+        _keep_find_valid(view, edits, parts.find, addresses)
     for index, (_, restore) in enumerate(restores):
-        edits.redirect(view, TensorRef(restore.name, 0), TensorRef(name, 2 * n + index))
+        _stand_in(view, edits, restore, TensorRef(name, 2 * n + index), DT_FLOAT)
     return f"{n} {side} lookups of dim {key.dim} from {key.get_next!r} are {name!r}"
+
+
+def _stand_in(view: GraphView, edits: EditSet, old: Node, output: TensorRef, dtype: int) -> TensorRef:
+    """Let what reads the old node read an output of the new one, by way of an op that is not optimized away.
+
+    Whether this op runs tells MxRecLookUpMany whether the output is wanted.
+    """
+    name = view.unique_name(f"{old.name}/fused")
+    tensor = edits.add_node(name, OP_FORWARD, [output], {"T": attr_type(dtype)}, device=old.device)
+    edits.redirect(view, TensorRef(old.name, 0), tensor)
+    return tensor
 
 
 def _keep_find_valid(view: GraphView, edits: EditSet, find: Node, addresses: TensorRef) -> None:

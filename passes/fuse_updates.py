@@ -17,12 +17,14 @@ from mx_rec.graph.op_signatures import (
     MANY_OF,
     OP_FIND,
     OP_FIND_OR_INSERT,
+    OP_FORWARD,
     OP_GATHER,
     OP_LOOK_UP_MANY,
     OP_SUM_GRADIENTS_MANY,
 )
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome, Refusal
+from mx_rec.passes.find_lookups import forwarded
 
 _TENSORS = 3  # handle, addresses, gradients; scalars follow
 _SINGLE_OF = {many: single for single, many in MANY_OF.items()}
@@ -212,9 +214,12 @@ def _summed(view: GraphView, update: Node) -> _Summed | None:
 def _looked_up(view: GraphView, addresses: TensorRef) -> tuple[TensorRef | None, int]:
     """(the local embedding that these addresses lead to, its dim)."""
     node = view.node(addresses.node)
-    if node.op == OP_LOOK_UP_MANY:
-        n = node.int_attr("N")
-        return (TensorRef(node.name, n + addresses.index) if addresses.index < n else None), node.int_attr("dim")
+    if node.op == OP_FORWARD:
+        (source,) = node.inputs
+        many = view.node(source.node)
+        n = many.int_attr("N")
+        rows = forwarded(view, TensorRef(many.name, n + source.index))
+        return (rows if many.op == OP_LOOK_UP_MANY and source.index < n else None), many.int_attr("dim")
     if node.op in (OP_FIND, OP_FIND_OR_INSERT):
         for use in view.consumers(addresses):
             gather = view.node(use.node)

@@ -129,6 +129,7 @@ class LookUpManyOp : public OpKernel {
     const float* default_row = nullptr;
     Tensor temporary;  // addresses that nothing reads
     mxrec::Span<int64_t> addresses;
+    Tensor temporary_rows;        // embeddings that only restores read
     float* embeddings = nullptr;  // null if nothing reads them
     std::vector<Restore> restores;
   };
@@ -173,6 +174,14 @@ class LookUpManyOp : public OpKernel {
       lookup->restores.push_back(
           {InputSpan<int32_t>(positions), restored->flat<float>().data()});
     }
+    if (lookup->embeddings == nullptr && lookup->restores.size() > 1) {
+      // Several readers see the rows of one instant.
+      TF_RETURN_IF_ERROR(context->allocate_temp(
+          tensorflow::DT_FLOAT,
+          tensorflow::TensorShape({lookup->keys.size(), dim_}),
+          &lookup->temporary_rows));
+      lookup->embeddings = lookup->temporary_rows.flat<float>().data();
+    }
     return Status();
   }
 
@@ -215,8 +224,7 @@ class LookUpManyOp : public OpKernel {
                                            lookup.embeddings, parallel)));
     }
     for (const Restore& restore : lookup.restores) {
-      TF_RETURN_IF_ERROR(
-          AtTable(lookup.table, Spread(lookup, restore, parallel)));
+      TF_RETURN_IF_ERROR(Spread(lookup, restore, parallel));
     }
     return Status();
   }
@@ -229,8 +237,9 @@ class LookUpManyOp : public OpKernel {
     for (int64_t j = 0; j < size; ++j) {
       const int64_t position = restore.positions[j];
       if (position < 0 || position >= n) {
-        return tensorflow::errors::InvalidArgument(
-            "restore[", j, "] = ", position, " is not in [0, ", n, ")");
+        return AtTable(lookup.table, tensorflow::errors::InvalidArgument(
+                                         "restore[", j, "] = ", position,
+                                         " is not in [0, ", n, ")"));
       }
     }
     if (lookup.embeddings != nullptr) {

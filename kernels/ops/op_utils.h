@@ -3,7 +3,11 @@
 #ifndef MXREC_OPS_OP_UTILS_H_
 #define MXREC_OPS_OP_UTILS_H_
 
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -13,7 +17,6 @@
 #include "mxrec/table.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
-#include "tensorflow/core/util/work_sharder.h"
 
 namespace mxrec_ops {
 
@@ -67,7 +70,9 @@ inline tensorflow::Status GetTable(tensorflow::OpKernelContext* context,
       context, tensorflow::HandleFromInput(context, index), table);
 }
 
-// Runs the core's loops on TensorFlow's intra-op pool.
+// Runs the core's loops on TensorFlow's intra-op pool. The caller works too and
+// waits only for blocks that a pool thread has begun: a caller that holds a
+// lock of a table needs no free thread, even if all of them wait for that lock.
 class TfParallel final : public mxrec::Parallel {
  public:
   explicit TfParallel(tensorflow::OpKernelContext* context)
@@ -75,12 +80,58 @@ class TfParallel final : public mxrec::Parallel {
   void For(int64_t total, int64_t cost_per_unit,
            const std::function<void(int64_t, int64_t)>& body) const override {
     if (total <= 0) return;
-    tensorflow::Shard(threads_.num_threads, threads_.workers, total,
-                      cost_per_unit, body);
+    const int64_t cost = total * std::max<int64_t>(cost_per_unit, 1);
+    const int64_t helpers =
+        std::min<int64_t>(threads(), cost / kCostPerThread) - 1;
+    if (helpers <= 0) {
+      body(0, total);
+      return;
+    }
+    const int64_t blocks = std::min(
+        {total, cost / kMinBlockCost, int64_t{kBlocksPerThread} * threads()});
+    const auto loop = std::make_shared<Loop>(total, blocks, &body);
+    for (int64_t i = 0; i < helpers; ++i) {
+      threads_.workers->Schedule([loop] { loop->Work(); });
+    }
+    loop->Work();
+    loop->Wait();
   }
   int threads() const { return threads_.num_threads; }
 
  private:
+  static constexpr int64_t kCostPerThread = 100000;  // cycles: worth a wake-up
+  static constexpr int64_t kMinBlockCost = 20000;
+  static constexpr int kBlocksPerThread = 8;
+
+  class Loop {
+   public:
+    Loop(int64_t total, int64_t blocks,
+         const std::function<void(int64_t, int64_t)>* body)
+        : total_(total), blocks_(blocks), body_(body), left_(blocks) {}
+    // `body` is alive while there is a block to take.
+    void Work() {
+      for (int64_t i = next_++; i < blocks_; i = next_++) {
+        (*body_)(total_* i / blocks_, total_ * (i + 1) / blocks_);
+        if (--left_ > 0) continue;
+        std::lock_guard<std::mutex> lock(mutex_);
+        finished_.notify_all();
+      }
+    }
+    void Wait() {
+      std::unique_lock<std::mutex> lock(mutex_);
+      finished_.wait(lock, [this] { return left_ == 0; });
+    }
+
+   private:
+    const int64_t total_;
+    const int64_t blocks_;
+    const std::function<void(int64_t, int64_t)>* const body_;
+    std::atomic<int64_t> next_{0};
+    std::atomic<int64_t> left_;
+    std::mutex mutex_;
+    std::condition_variable finished_;
+  };
+
   const tensorflow::DeviceBase::CpuWorkerThreads& threads_;
 };
 

@@ -21,6 +21,7 @@ OP_OFFSETS = "MxRecOffsets"
 OP_PREPARE_MANY = "MxRecPrepareMany"
 OP_LOOK_UP_MANY = "MxRecLookUpMany"
 OP_SUM_GRADIENTS_MANY = "MxRecSumGradientsMany"
+OP_FORWARD = "MxRecForward"
 
 
 class Signature(NamedTuple):
@@ -129,6 +130,7 @@ SIGNATURES: dict[str, Signature] = {
         ("N: int", "dim: int"),
         stateful=False,
     ),
+    OP_FORWARD: Signature(("tensor: T",), ("forwarded: T",), ("T: type",)),
     "MxRecTableSize": Signature((_HANDLE,), ("size: int64",)),
     "MxRecTableCapacity": Signature((_HANDLE,), ("capacity: int64",)),
     "MxRecTableExport": Signature((_HANDLE,), ("keys: int64", "rows: float", "counts: int64")),

@@ -26,6 +26,7 @@ _NOT_DIFFERENTIABLE = (
     "MxRecApplySgdByAddressMany",
     "MxRecFind",
     "MxRecFindOrInsert",
+    "MxRecForward",
     "MxRecFreshRows",
     # Rows are trained by address, not by differentiating through the table.
     "MxRecGatherByAddress",

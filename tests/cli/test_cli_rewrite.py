@@ -135,6 +135,12 @@ class TestOptions:
         recgraph("rewrite", source, out, "--no-hot-embedding")
         assert "_op_impl_mode" not in canonical_text(load_graph(out).graph_def)
 
+    def test_no_fuse(self, recgraph, write, train_graph, tmp_path):
+        source, out = write("in.pb", train_graph), tmp_path / "out.pb"
+        report = json.loads(recgraph("rewrite", source, out, "--no-fuse", "--report", "json").out)
+        names = [step["pass"] for step in report["passes"]]
+        assert names == [name for name in PASSES if name not in ("fuse_lookups", "fuse_updates")]
+
     def test_op_impl_mode_file(self, recgraph, write, train_graph, tmp_path):
         modes = write("op_impl_mode.ini", b"GatherV2=high_precision\n")
         source, out = write("in.pb", train_graph), tmp_path / "out.pb"
@@ -208,6 +214,7 @@ class TestBadUsage:
             (("IN", "OUT", "--passes", "prune,,prune"), "expected names separated by commas"),
             (("IN", "OUT", "--passes", ""), "expected names separated by commas"),
             (("IN", "OUT", "--passes", "hot_embedding", "--no-hot-embedding"), "switched off"),
+            (("IN", "OUT", "--passes", "fuse_lookups", "--no-fuse"), "switched off"),
             (("IN", "OUT", "--report", "xml"), "'xml' is not one of"),
             (("IN", "OUT", "--prefetch", "0"), "0 is not in the range"),
             (("IN", "OUT", "--prefetch", "two"), "not a valid integer"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,14 @@ def test_look_up_without_counts_only_finds(session: Any) -> None:
     np.testing.assert_array_equal(session.run(result.restored[0]), got.restored[0])
     np.testing.assert_array_equal(got.embeddings[1], np.zeros([1, DIM]))
     assert session.run([ops.table_size(table) for table in tables]) == [2, 0]
+
+
+def test_rows_spread_twice(session: Any) -> None:
+    many = look_up([handle("a")], [np.arange(5)], restores=[[0, 4, 4], [[1], [2]]], restore_of=[0, 0])
+    twice = session.run(many.restored)
+    rows = session.run(many.embeddings[0])
+    np.testing.assert_array_equal(twice[0], rows[[0, 4, 4]])
+    np.testing.assert_array_equal(twice[1], rows[[[1], [2]]])
 
 
 def test_only_lookups_that_are_read_take_place(session: Any) -> None:
@@ -237,6 +246,32 @@ def test_update_errors(session: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="dim of table 'b': expected 3, got 4"):
         session.run(update, {unknown: np.ones([2, DIM + 1])})
     np.testing.assert_equal(session.run(ops.table_export(handles[0])), before)
+
+
+def test_no_standstill_where_all_threads_wait_for_tables_in_use() -> None:
+    """Updates of single tables hold a table and want threads; fused lookups occupy all threads and want tables."""
+    keys = np.arange(30_000)
+    with tf.Graph().as_default():
+        handles = [handle(f"t{i}") for i in range(4)]
+        many = look_up(handles, [keys] * 4, counts=())
+        runs = [many.embeddings, many.embeddings]
+        runs += [ops.apply_sgd_by_address(each, ops.find(each, keys), np.ones([30_000, DIM]), 0.1) for each in handles]
+        inserts = [ops.find_or_insert(each, keys).op for each in handles]
+        config = tf1.ConfigProto(intra_op_parallelism_threads=2, inter_op_parallelism_threads=6)
+        session = tf1.Session(config=config)
+        session.run(inserts)
+
+        def repeat(fetch: Any) -> None:
+            for _ in range(40):
+                session.run(fetch)
+
+        threads = [threading.Thread(target=repeat, args=(fetch,), daemon=True) for fetch in runs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in threads)
+        session.close()
 
 
 def test_released_tables(session: Any) -> None:
