@@ -110,11 +110,16 @@ class PassManager:
         self._dump(view, 0, "input")
         edits = EditSet()
         for number, step in enumerate(self._passes, start=1):
-            view, outcome, report = self._run_pass(step, view, reports)
+            before = view
+            view, outcome, report = self._run_pass(step, before, reports)
+            if not (view is before or view.delta.is_private):  # else the new view shares what the old one worked out
+                before.release()
             edits = edits + outcome.edits
             reports.append(report)
             self._dump(view, number, step.name)
-        return PipelineResult(view.to_graph_def(), edits, tuple(reports), any(r.modified for r in reports))
+        result = PipelineResult(view.to_graph_def(), edits, tuple(reports), any(r.modified for r in reports))
+        view.release()
+        return result
 
     def _verified_input(self, graph_def: GraphDef) -> GraphView:
         try:

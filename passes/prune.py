@@ -81,9 +81,8 @@ def _companions(view: GraphView) -> dict[str, int]:
     """How many nodes are to be placed with each node: a node cannot go while another names it so."""
     counts: dict[str, int] = {}
     for node in view:
-        if node.has_attr("_class"):
-            for name in _companions_of(node):
-                counts[name] = counts.get(name, 0) + 1
+        for name in _companions_of(node):
+            counts[name] = counts.get(name, 0) + 1
     return counts
 
 

@@ -102,14 +102,17 @@ def _delta_problems(view: GraphView) -> Iterator[Problem]:
 def _is_plainly_sound(view: GraphView, node: Node) -> bool:
     """A quick look that settles nearly every node; what it cannot settle, `_node_problems` looks at closely."""
     types = view.types(node.name)
-    if types is None or node.controls or len(types.inputs) != len(node.inputs) or node.has_attr("_class"):
+    if types is None or len(types.inputs) != len(node.inputs):
         return False
+    known = view.known_types
     for (source, index), wanted in zip(node.inputs, types.inputs):
-        given = view.types(source)
+        given = known.get(source) or view.types(source)
         if given is None or given.outputs[index : index + 1] != (wanted,):
             return False
     schema = view.schema(node.op)
-    return schema is not None and not schema.function_attrs
+    if schema is None or schema.function_attrs:
+        return False
+    return all(name in view for name in node.controls) and all(name in view for name in colocated_with(node))
 
 
 def _node_problems(view: GraphView, node: Node) -> Iterator[Problem]:
@@ -117,10 +120,9 @@ def _node_problems(view: GraphView, node: Node) -> Iterator[Problem]:
         if name not in view:
             yield Problem(node.name, f"waits for node {name!r}, which does not exist")
     yield from _input_problems(view, node)
-    if node.has_attr("_class"):
-        for name in colocated_with(node):
-            if name not in view:
-                yield Problem(node.name, f"is colocated with node {name!r}, which does not exist")
+    for name in colocated_with(node):
+        if name not in view:
+            yield Problem(node.name, f"is colocated with node {name!r}, which does not exist")
     schema = view.schema(node.op)
     if schema is not None and schema.function_attrs:
         for name in _function_names(node, schema.function_attrs):
@@ -157,7 +159,8 @@ def _source_problem(view: GraphView, ref: TensorRef, wanted: int | None) -> str 
 
 def colocated_with(node: Node) -> list[str]:
     """The nodes that `node` is to be placed with."""
-    return [item[5:] for item in node.strings_attr("_class") if item.startswith("loc:@")]
+    value = node.attr("_class")
+    return [] if value is None else [item[5:].decode() for item in value.list.s if item.startswith(b"loc:@")]
 
 
 def _function_names(node: Node, attrs: Iterable[str]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tensorflow.core.framework import graph_pb2
@@ -147,6 +147,11 @@ class GraphView:
         found = self._types[name] = None if node is None or schema is None else schema.types(node.attr)
         return found
 
+    @property
+    def known_types(self) -> Mapping[str, NodeTypes | None]:
+        """What `types` has answered so far, by name."""
+        return self._types
+
     def dtype(self, ref: TensorRef) -> int | None:
         """The `DataType` of a tensor, or `None` when unknown or out of range."""
         types = self.types(ref.node)
@@ -256,6 +261,14 @@ class GraphView:
             self._fan_out = _edited_fan_out(before, self) if delta.rewired else before._fan_out
         if delta.is_private:
             self._shape_rules, self._cache = before._shape_rules, before._cache
+
+    def release(self) -> None:
+        """Forget what was worked out about this view, and with it the references of that back to the view.
+
+        For a view that is not used any more: it is then freed at once, not by the next run of the collector.
+        """
+        self._shape_rules = None
+        self._cache.clear()
 
     def to_graph_def(self) -> GraphDef:
         """A new GraphDef of this view. The graph that the view was made from is copied once."""
