@@ -77,7 +77,8 @@ def create_table(
         is_dp: accepted; one process holds the whole table.
         init_param: -10..10, multiplies the initial values.
         all2all_gradients_op: accepted: `sum_gradients` or `sum_gradients_and_div_by_ranksize`.
-        enable_merge: must be False: shared stores are not available yet.
+        enable_merge: accepted with `use_dynamic_expansion` only. What it is for, one op for the tables of equal
+            settings, the rewrite does for all tables whose lookups it moves; each keeps its own rows.
         padding_keys: an int or several, in the range of `key_dtype`.
         padding_keys_mask: whether rows of the padding keys are never updated: they take no gradient, and their
             optimizer slots do not move. Needs `padding_keys` and `padding_keys_len`. If False, the padding keys
@@ -93,11 +94,12 @@ def create_table(
         EnvironmentError: before `init`.
         TypeError, ValueError: a parameter is out of its range (the message names it), or the name
             is taken.
-        NotImplementedError: for what is not available yet.
+        RuntimeError: `enable_merge` without dynamic expansion.
     """
     config = ConfigInitializer.get_instance()
-    if enable_merge:
-        raise NotImplementedError(f"table {name!r}: enable_merge is not available yet; leave it out")
+    check_bool("enable_merge", enable_merge)
+    if enable_merge and not config.use_dynamic_expansion:
+        raise RuntimeError(f"table {name!r}: enable_merge needs init(use_dynamic_expansion=True)")
     if key_dtype not in _ID_DTYPES:
         raise ValueError(f"key_dtype must be tf.int64 or tf.int32, got {key_dtype!r}")
     if value_dtype != tf.float32:

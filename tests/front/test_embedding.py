@@ -127,6 +127,15 @@ def test_table_names_are_unique_per_graph(mxrec):
         _table("user")
 
 
+def test_merged_tables_keep_their_own_rows(mxrec):
+    tables = [_table(name, enable_merge=True) for name in ("one", "two")]
+    rows = [sparse_lookup(table, tf.constant([7], tf.int64)) for table in tables]
+    with tf1.Session() as session:
+        one, two = session.run(rows)
+        assert (one != two).all()
+        assert [table.size(session) for table in tables] == [1, 1]
+
+
 def test_dim_may_be_a_tensor_shape(mxrec):
     assert _table(dim=tf.TensorShape([6])).dim == 6
 

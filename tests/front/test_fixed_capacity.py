@@ -453,7 +453,8 @@ def test_two_tables_may_have_two_optimizers():
         ({"padding_keys_mask": 1}, TypeError, "padding_keys_mask must be a bool"),
         ({"padding_keys": 0, "padding_keys_len": 0}, ValueError, "padding_keys_len"),
         ({"padding_keys": True}, TypeError, "padding_keys must be an integer"),
-        ({"enable_merge": True}, NotImplementedError, "'user': enable_merge is not available yet"),
+        ({"enable_merge": True}, RuntimeError, "'user': enable_merge needs init.use_dynamic_expansion=True."),
+        ({"enable_merge": 1}, TypeError, "enable_merge must be a bool"),
     ],
 )
 def test_padding_parameters_are_checked(kwargs, error, message):
