@@ -191,12 +191,14 @@ def _fuse(view: GraphView, edits: EditSet, key: _Key, group: Sequence[_Parts]) -
         for node in (parts.gather, parts.find)
         if view.data_edges(node.name) and not node.has_attr(ATTR_COLLECTIONS)
     ]
+    bounds = [parts.find.int_attr("max_keys") for parts in group]
     attrs = {
         "N": attr_int(n),
         "C": attr_int(len(counts)),
         "R": attr_int(len(restores)),
         "restore_of": attr_ints(index for index, _ in restores),
         "dim": attr_int(key.dim),
+        "max_keys": attr_ints(bounds if any(bounds) else ()),
         marks.FUSED_LOOKUPS: attr_strings(parts.name for parts in group),
         marks.FUSED_FINDS: attr_strings(parts.find.name for parts in group),
         marks.FUSED_GATHERS: attr_strings(parts.gather.name for parts in group),

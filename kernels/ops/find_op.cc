@@ -7,6 +7,7 @@ namespace mxrec_ops {
 namespace {
 
 using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 
 REGISTER_OP("MxRecFind")
@@ -14,6 +15,7 @@ REGISTER_OP("MxRecFind")
     .Input("keys: int64")
     .Input("hints: int64")
     .Output("addresses: int64")
+    .Attr("max_keys: int >= 0 = 0")
     .SetIsStateful()
     .SetShapeFn(KeysToAddressesShape)
     .Doc(R"doc(
@@ -22,12 +24,16 @@ Addresses of keys, 0 where the table has no row. Never inserts or counts.
 keys: [n].
 hints: [n] or [0], addresses found ahead of time by MxRecLookAhead. A hint that
   is not the current address of its key is ignored.
+max_keys: the largest number of keys a batch may have, 0 for any; more are an
+  error that names the table, and nothing is looked up.
 addresses: [n].
 )doc");
 
 class FindOp : public OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit FindOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("max_keys", &max_keys_));
+  }
 
   void Compute(OpKernelContext* context) override {
     TableRef table;
@@ -35,6 +41,8 @@ class FindOp : public OpKernel {
     const tensorflow::Tensor& keys = context->input(1);
     const tensorflow::Tensor& hints = context->input(2);
     OP_REQUIRES_OK(context, CheckVector(keys, "keys"));
+    OP_REQUIRES_OK(context,
+                   CheckNumberOfKeys(keys.NumElements(), max_keys_, table));
     OP_REQUIRES_OK(context,
                    CheckVectorOrEmpty(hints, keys.NumElements(), "hints"));
     tensorflow::Tensor* addresses = nullptr;
@@ -45,6 +53,9 @@ class FindOp : public OpKernel {
                        InputSpan<int64_t>(keys), InputSpan<int64_t>(hints),
                        OutputSpan<int64_t>(addresses), TfParallel(context))));
   }
+
+ private:
+  int64_t max_keys_ = 0;
 };
 
 REGISTER_KERNEL_BUILDER(Name("MxRecFind").Device(tensorflow::DEVICE_CPU),

@@ -7,6 +7,7 @@ namespace mxrec_ops {
 namespace {
 
 using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 
 REGISTER_OP("MxRecFindOrInsert")
@@ -15,6 +16,7 @@ REGISTER_OP("MxRecFindOrInsert")
     .Input("hints: int64")
     .Input("counts: int32")
     .Output("addresses: int64")
+    .Attr("max_keys: int >= 0 = 0")
     .SetIsStateful()
     .SetShapeFn(KeysToAddressesShape)
     .Doc(R"doc(
@@ -24,12 +26,16 @@ keys: [n].
 hints: [n] or [0], addresses found ahead of time by MxRecLookAhead. A hint that
   is not the current address of its key is ignored.
 counts: [n] or [0] (1 each), occurrences to add to each key's count.
+max_keys: the largest number of keys a batch may have, 0 for any; more are an
+  error that names the table, and nothing is looked up.
 addresses: [n].
 )doc");
 
 class FindOrInsertOp : public OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit FindOrInsertOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("max_keys", &max_keys_));
+  }
 
   void Compute(OpKernelContext* context) override {
     TableRef table;
@@ -38,6 +44,8 @@ class FindOrInsertOp : public OpKernel {
     const tensorflow::Tensor& hints = context->input(2);
     const tensorflow::Tensor& counts = context->input(3);
     OP_REQUIRES_OK(context, CheckVector(keys, "keys"));
+    OP_REQUIRES_OK(context,
+                   CheckNumberOfKeys(keys.NumElements(), max_keys_, table));
     OP_REQUIRES_OK(context,
                    CheckVectorOrEmpty(hints, keys.NumElements(), "hints"));
     OP_REQUIRES_OK(context,
@@ -51,6 +59,9 @@ class FindOrInsertOp : public OpKernel {
                      InputSpan<int32_t>(counts), OutputSpan<int64_t>(addresses),
                      TfParallel(context))));
   }
+
+ private:
+  int64_t max_keys_ = 0;
 };
 
 REGISTER_KERNEL_BUILDER(

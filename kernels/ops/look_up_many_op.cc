@@ -29,6 +29,7 @@ REGISTER_OP("MxRecLookUpMany")
     .Attr("R: int >= 0")
     .Attr("restore_of: list(int) >= 0")
     .Attr("dim: int >= 1")
+    .Attr("max_keys: list(int) = []")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       int n = 0, num_counts = 0, num_restores = 0, dim = 0;
@@ -65,6 +66,8 @@ hints: [n_i] or [0].
 counts: [n_i] or [0] each; all of them, or none for lookups that only find.
 default_rows: [dim] or [0] (zeros), given where the address is 0.
 restores: of any shapes, positions in the keys of lookup restore_of[r].
+max_keys: for each lookup the largest number of keys a batch may have, 0 for any;
+  or none at all.
 addresses: [n_i].
 embeddings: [n_i, dim].
 restored: restores[r].shape + [dim].
@@ -89,6 +92,13 @@ class LookUpManyOp : public OpKernel {
                 tensorflow::errors::InvalidArgument(
                     "restore_of must have one element per restore: expected ",
                     restores, ", got ", restore_of.size()));
+    OP_REQUIRES_OK(context, context->GetAttr("max_keys", &max_keys_));
+    OP_REQUIRES(context,
+                max_keys_.empty() || static_cast<int>(max_keys_.size()) == n_,
+                tensorflow::errors::InvalidArgument(
+                    "max_keys must have one element per lookup or none: "
+                    "expected ",
+                    n_, ", got ", max_keys_.size()));
     restores_of_.resize(n_);
     for (int r = 0; r < restores; ++r) {
       OP_REQUIRES(context, restore_of[r] >= 0 && restore_of[r] < n_,
@@ -189,6 +199,10 @@ class LookUpManyOp : public OpKernel {
     const Tensor& keys = context->input(n_ + i);
     const Tensor& hints = context->input(2 * n_ + i);
     TF_RETURN_IF_ERROR(CheckVector(keys, "keys"));
+    if (!max_keys_.empty()) {
+      TF_RETURN_IF_ERROR(
+          CheckNumberOfKeys(keys.NumElements(), max_keys_[i], lookup->table));
+    }
     TF_RETURN_IF_ERROR(CheckVectorOrEmpty(hints, keys.NumElements(), "hints"));
     lookup->keys = InputSpan<int64_t>(keys);
     lookup->hints = InputSpan<int64_t>(hints);
@@ -264,6 +278,7 @@ class LookUpManyOp : public OpKernel {
   int num_counts_ = 0;
   int dim_ = 0;
   std::vector<std::vector<int>> restores_of_;  // by lookup
+  std::vector<int64_t> max_keys_;              // by lookup, or empty
 };
 
 REGISTER_KERNEL_BUILDER(Name("MxRecLookUpMany").Device(tensorflow::DEVICE_CPU),

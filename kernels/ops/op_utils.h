@@ -166,6 +166,16 @@ inline tensorflow::Status CheckVectorOrEmpty(const tensorflow::Tensor& tensor,
       ", got ", tensor.NumElements());
 }
 
+// A table has seen at most `max_keys` distinct keys in one batch; 0: no bound.
+inline tensorflow::Status CheckNumberOfKeys(int64_t keys, int64_t max_keys,
+                                            const TableRef& table) {
+  if (max_keys <= 0 || keys <= max_keys) return tensorflow::Status();
+  return tensorflow::errors::InvalidArgument(
+      "table '", table->table().options().name, "': the batch has ", keys,
+      " distinct keys, but send_count is ", max_keys,
+      "; raise send_count, or use init(use_dynamic=True)");
+}
+
 inline tensorflow::Status CheckScalar(const tensorflow::Tensor& tensor,
                                       const char* what) {
   if (tensor.dims() == 0) return tensorflow::Status();

@@ -18,6 +18,7 @@ from mx_rec.constants.constants import (
     ATTR_GRAPH_TOKEN,
     ATTR_LOOKUP,
     MAX_DIM,
+    MAX_INT32,
     MAX_VOCABULARY_SIZE,
     MIN_DIM,
 )
@@ -180,7 +181,8 @@ def sparse_lookup(
         hashtable: of the same graph as `ids`.
         ids: int32 or int64 tensor of any rank; any size may be unknown or 0. Every int value is a
             legal id.
-        send_count: accepted; the number of distinct keys of a batch is not bounded here.
+        send_count: 1..2147483647, the largest number of distinct keys of a batch. Needed, and used, with
+            `init(use_dynamic=False)` only; the shape of `ids` must then be known.
         dim: accepted (older spelling); must equal the table's if given.
         is_train: training lookups insert missing keys with their initial rows and count; others
             never do, and read `serving_default_value` for missing keys.
@@ -204,8 +206,10 @@ def sparse_lookup(
     Raises:
         EnvironmentError: before `init`, or after the graph has been rewritten.
         TypeError, ValueError: a parameter is not as said above; the message names it.
+        tf.errors.InvalidArgumentError: at run time, for a batch of more distinct keys than `send_count`; nothing of
+            this lookup is done.
     """
-    ConfigInitializer.get_instance()
+    config = ConfigInitializer.get_instance()
     _check_lookup_arguments(hashtable, ids, dim, is_train, is_grad, access_and_evict_config)
     _warn_ignored("sparse_lookup", set(kwargs))
     state = graph_state.state_of(ids.graph)
@@ -213,6 +217,7 @@ def sparse_lookup(
         raise EnvironmentError(
             f"table {hashtable.table_name!r}: sparse_lookup must come before modify_graph_and_start_emb_cache()"
         )
+    max_keys = _check_static(hashtable, ids, send_count) if config.use_static else 0
     lookup_name = _lookup_name(state, name)
     default_row = _default_row(serving_default_value, hashtable.dim)
 
@@ -222,9 +227,9 @@ def sparse_lookup(
         restore.set_shape(ids.shape)
         no_hints = tf.constant([], tf.int64, name="no_hints")
         if is_train:
-            addresses = ops.find_or_insert(hashtable.handle, keys, no_hints, counts, name="addresses")
+            addresses = ops.find_or_insert(hashtable.handle, keys, no_hints, counts, max_keys, name="addresses")
         else:
-            addresses = ops.find(hashtable.handle, keys, no_hints, name="addresses")
+            addresses = ops.find(hashtable.handle, keys, no_hints, max_keys, name="addresses")
         offsets, embeddings, marked = _local_embeddings(hashtable, addresses, is_train, default_row)
         result = tf.gather(embeddings, restore, axis=0, name="embeddings")
     for node in (entrance, keys, addresses, *marked, result):
@@ -336,6 +341,22 @@ def _check_lookup_arguments(
             f"table {table.table_name!r}: access_and_evict_config must be None: "
             "admission and eviction are not available yet"
         )
+
+
+def _check_static(table: EmbeddingTable, ids: tf.Tensor, send_count: Any) -> int:
+    """The number of keys that a batch may have, where shapes and sizes are fixed."""
+    if send_count is None:
+        raise ValueError(
+            f"table {table.table_name!r}: init(use_dynamic=False) needs sparse_lookup(send_count=), the largest number "
+            "of distinct keys of a batch"
+        )
+    check_int("send_count", send_count, 1, MAX_INT32)
+    if not ids.shape.is_fully_defined():
+        raise ValueError(
+            f"table {table.table_name!r}: init(use_dynamic=False) needs ids of a known shape, got {ids.shape} "
+            "(batch(..., drop_remainder=True) makes it known); or use init(use_dynamic=True)"
+        )
+    return int(send_count)
 
 
 def _lookup_name(state: graph_state.GraphState, name: Optional[str]) -> str:

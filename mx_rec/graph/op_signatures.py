@@ -68,8 +68,10 @@ SIGNATURES: dict[str, Signature] = {
         stateful=False,
     ),
     OP_LOOK_AHEAD: Signature((_HANDLE, "keys: int64"), ("hints: int64",), ("reserve: bool = false",)),
-    OP_FIND_OR_INSERT: Signature((_HANDLE, "keys: int64", "hints: int64", "counts: int32"), ("addresses: int64",)),
-    OP_FIND: Signature((_HANDLE, "keys: int64", "hints: int64"), ("addresses: int64",)),
+    OP_FIND_OR_INSERT: Signature(
+        (_HANDLE, "keys: int64", "hints: int64", "counts: int32"), ("addresses: int64",), ("max_keys: int = 0",)
+    ),
+    OP_FIND: Signature((_HANDLE, "keys: int64", "hints: int64"), ("addresses: int64",), ("max_keys: int = 0",)),
     OP_GATHER: Signature((_HANDLE, "addresses: int64", "default_row: float"), ("embeddings: float",), ("dim: int",)),
     OP_OFFSETS: Signature((_HANDLE, "rows: resource", "addresses: int64"), ("offsets: int64",)),
     "MxRecFreshRows": Signature((_HANDLE,), ("rows: float",), ("capacity: int", "dim: int")),
@@ -122,7 +124,7 @@ SIGNATURES: dict[str, Signature] = {
             "restores: R * int32",
         ),
         ("addresses: N * int64", "embeddings: N * float", "restored: R * float"),
-        ("N: int", "C: int", "R: int", "restore_of: list(int)", "dim: int"),
+        ("N: int", "C: int", "R: int", "restore_of: list(int)", "dim: int", "max_keys: list(int) = []"),
     ),
     OP_SUM_GRADIENTS_MANY: Signature(
         ("gradients: N * float", "restores: N * int32", "addresses: N * int64"),

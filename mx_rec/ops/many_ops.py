@@ -55,6 +55,7 @@ def look_up_many(
     dim: int,
     restores: Sequence[TensorLike] = (),
     restore_of: Sequence[int] = (),
+    max_keys: Sequence[int] = (),
     name: Optional[str] = None,
 ) -> LookedUp:
     """`find_or_insert` (or `find`) and `gather_by_address` for several lookups.
@@ -70,13 +71,15 @@ def look_up_many(
         dim: columns of an embedding.
         restores: int32 of any shapes, positions in the keys of a lookup.
         restore_of: for each of `restores` the index of its lookup.
+        max_keys: for each lookup the largest n_i, 0 for any; or none at all.
         name: of the node.
 
     Returns:
         addresses int64 [n_i]; embeddings float32 [n_i, dim]; restored float32, `restores[r].shape + [dim]`.
 
     Raises:
-        tf.errors.InvalidArgumentError: at run time, for lengths that do not fit, or a position out of range.
+        tf.errors.InvalidArgumentError: at run time, for lengths that do not fit, a position out of range, or more keys
+            than `max_keys`.
     """
     result = load_library().mx_rec_look_up_many(
         handles=handles,
@@ -87,6 +90,7 @@ def look_up_many(
         restores=restores,
         restore_of=restore_of,
         dim=dim,
+        max_keys=max_keys,
         name=name,
     )
     return LookedUp(*result)

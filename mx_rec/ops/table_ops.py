@@ -111,6 +111,7 @@ def find_or_insert(
     keys: TensorLike,
     hints: Optional[TensorLike] = None,
     counts: Optional[TensorLike] = None,
+    max_keys: int = 0,
     name: Optional[str] = None,
 ) -> tf.Tensor:
     """Addresses int64 [n] of keys int64 [n]; missing keys are inserted.
@@ -120,22 +121,33 @@ def find_or_insert(
         keys: int64 [n].
         hints: int64 [n] from `look_ahead`; a wrong hint costs time only.
         counts: int32 [n], occurrences to add to the keys' counts; 1 each by default.
+        max_keys: the largest n, 0 for any.
         name: of the node.
+
+    Raises:
+        tf.errors.InvalidArgumentError: at run time, for more keys than `max_keys`; names the table and both numbers.
     """
     return load_library().mx_rec_find_or_insert(
         handle=handle,
         keys=keys,
         hints=_or_empty(hints, tf.int64),
         counts=_or_empty(counts, tf.int32),
+        max_keys=max_keys,
         name=name,
     )
 
 
 def find(
-    handle: tf.Tensor, keys: TensorLike, hints: Optional[TensorLike] = None, name: Optional[str] = None
+    handle: tf.Tensor,
+    keys: TensorLike,
+    hints: Optional[TensorLike] = None,
+    max_keys: int = 0,
+    name: Optional[str] = None,
 ) -> tf.Tensor:
-    """Addresses int64 [n] of keys int64 [n], 0 where the table has none. Inserts nothing."""
-    return load_library().mx_rec_find(handle=handle, keys=keys, hints=_or_empty(hints, tf.int64), name=name)
+    """Addresses int64 [n] of keys int64 [n], 0 where the table has none. Inserts nothing. See `find_or_insert`."""
+    return load_library().mx_rec_find(
+        handle=handle, keys=keys, hints=_or_empty(hints, tf.int64), max_keys=max_keys, name=name
+    )
 
 
 def gather_by_address(
