@@ -1,27 +1,11 @@
 // MxRecApplyFtrlByAddress: FTRL-proximal on the rows at addresses.
-#include "apply_utils.h"
-#include "shape_fns.h"
-#include "tensorflow/core/framework/op.h"
+#include "apply_ops.h"
 
 namespace mxrec_ops {
-namespace {
-
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
 
 REGISTER_OP("MxRecApplyFtrlByAddress")
-    .Input("handle: resource")
-    .Input("addresses: int64")
-    .Input("gradients: float")
-    .Input("learning_rate: float")
-    .Attr("learning_rate_power: float = -0.5")
-    .Attr("initial_accumulator_value: float = 0.1")
-    .Attr("l1: float = 0.0")
-    .Attr("l2: float = 0.0")
-    .Attr("l2_shrinkage: float = 0.0")
-    .SetIsStateful()
-    .SetShapeFn(ApplyByAddressShape)
+    .MXREC_UPDATE_ONE()
+    .MXREC_FTRL_HYPERPARAMETERS()
     .Doc(R"doc(
 FTRL-proximal (McMahan et al., 2013) as TensorFlow's sparse FtrlV2 computes it:
 
@@ -42,30 +26,8 @@ initial_accumulator_value: of accum, for every row of the table; linear begins
 l1, l2, l2_shrinkage: at least 0.
 )doc");
 
-class ApplyFtrlOp : public OpKernel {
- public:
-  explicit ApplyFtrlOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, ReadFtrlAttrs(context, &params_));
-  }
-
-  void Compute(OpKernelContext* context) override {
-    ApplyInputs inputs;
-    OP_REQUIRES_OK(context, ReadApplyInputs(context, &inputs));
-    mxrec::FtrlParams params = params_;
-    OP_REQUIRES_OK(context, ReadScalar(context, 3, "learning_rate",
-                                       &params.learning_rate));
-    OP_REQUIRES_OK(context, ToTf(inputs.table->table().ApplyFtrl(
-                                inputs.addresses, inputs.gradients, params,
-                                TfParallel(context))));
-  }
-
- private:
-  mxrec::FtrlParams params_;
-};
-
 REGISTER_KERNEL_BUILDER(
     Name("MxRecApplyFtrlByAddress").Device(tensorflow::DEVICE_CPU),
-    ApplyFtrlOp);
+    ApplyOp<FtrlRule>);
 
-}  // namespace
 }  // namespace mxrec_ops

@@ -37,17 +37,29 @@ inline tensorflow::Status CheckGradientRows(InferenceContext* c,
       " gradients for ", c->DebugString(addresses), " addresses");
 }
 
-// handle, addresses [n], gradients [n, dim], then scalars.
-inline tensorflow::Status ApplyByAddressShape(InferenceContext* c) {
-  ShapeHandle addresses, gradients;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &addresses));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 2, &gradients));
-  TF_RETURN_IF_ERROR(CheckGradientRows(c, addresses, gradients));
-  for (int i = 3; i < c->num_inputs(); ++i) {
+// n handles, n addresses [n_i], n gradients [n_i, dim_i], then scalars.
+inline tensorflow::Status ApplyShape(InferenceContext* c, int n) {
+  for (int i = 0; i < n; ++i) {
+    ShapeHandle addresses, gradients;
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(n + i), 1, &addresses));
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(2 * n + i), 2, &gradients));
+    TF_RETURN_IF_ERROR(CheckGradientRows(c, addresses, gradients));
+  }
+  for (int i = 3 * n; i < c->num_inputs(); ++i) {
     ShapeHandle scalar;
     TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &scalar));
   }
   return tensorflow::Status();
+}
+
+inline tensorflow::Status ApplyByAddressShape(InferenceContext* c) {
+  return ApplyShape(c, 1);
+}
+
+inline tensorflow::Status ApplyManyShape(InferenceContext* c) {
+  int n = 0;
+  TF_RETURN_IF_ERROR(c->GetAttr("N", &n));
+  return ApplyShape(c, n);
 }
 
 }  // namespace mxrec_ops

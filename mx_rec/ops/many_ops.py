@@ -6,13 +6,20 @@ ops, and an error names the table that it comes from.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
-from typing import NamedTuple, Optional
+from typing import TYPE_CHECKING, Callable, NamedTuple, Optional
 
 import tensorflow as tf
 
+from mx_rec.ops import table_ops
 from mx_rec.ops.library import load_library
 from mx_rec.ops.table_ops import TensorLike
+
+if TYPE_CHECKING:
+    from typing_extensions import Concatenate, ParamSpec
+
+    P = ParamSpec("P")
 
 
 class PreparedKeys(NamedTuple):
@@ -121,98 +128,44 @@ def sum_gradients_many(
     return sums
 
 
-def apply_sgd_by_address_many(
-    handles: Sequence[tf.Tensor],
-    addresses: Sequence[TensorLike],
-    gradients: Sequence[TensorLike],
-    learning_rate: TensorLike,
-    weight_decay: float = 0.0,
-    name: Optional[str] = None,
-) -> tf.Operation:
-    """`apply_sgd_by_address` for several tables, each of which is updated as a whole or not at all.
+def _for_several(
+    single: Callable[Concatenate[tf.Tensor, TensorLike, TensorLike, P], tf.Operation],
+) -> Callable[Concatenate[Sequence[tf.Tensor], Sequence[TensorLike], Sequence[TensorLike], P], tf.Operation]:
+    """The function of the op that does the update `single` of several tables; it has all parameters of `single`."""
+    after_gradients = inspect.Signature(list(inspect.signature(single).parameters.values())[3:])
+    name = f"{single.__name__}_many"
+
+    def many(
+        handles: Sequence[tf.Tensor],
+        addresses: Sequence[TensorLike],
+        gradients: Sequence[TensorLike],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> tf.Operation:
+        rest = after_gradients.bind(*args, **kwargs)
+        rest.apply_defaults()
+        op = getattr(load_library(), f"mx_rec_{name}")
+        return op(handles=handles, addresses=addresses, gradients=gradients, **rest.arguments)
+
+    own = inspect.signature(many)
+    first = list(own.parameters.values())[:3]
+    many.__signature__ = own.replace(  # type: ignore[attr-defined]
+        parameters=[*first, *after_gradients.parameters.values()]
+    )
+    many.__name__ = many.__qualname__ = name
+    many.__doc__ = f"""`{single.__name__}` for several tables, each of which is updated as a whole or not at all.
 
     Args:
         handles: of distinct tables.
         addresses: int64 [n_i].
         gradients: float32 [n_i, d_i].
-        learning_rate: scalar.
-        weight_decay: see `apply_sgd_by_address`.
-        name: of the node.
+
+    The others, and the errors, are those of `{single.__name__}`.
     """
-    return load_library().mx_rec_apply_sgd_by_address_many(
-        handles=handles,
-        addresses=addresses,
-        gradients=gradients,
-        learning_rate=learning_rate,
-        weight_decay=weight_decay,
-        name=name,
-    )
+    return many
 
 
-def apply_lazy_adam_by_address_many(
-    handles: Sequence[tf.Tensor],
-    addresses: Sequence[TensorLike],
-    gradients: Sequence[TensorLike],
-    learning_rate: TensorLike,
-    beta1: TensorLike = 0.9,
-    beta2: TensorLike = 0.999,
-    epsilon: TensorLike = 1e-8,
-    name: Optional[str] = None,
-) -> tf.Operation:
-    """`apply_lazy_adam_by_address` for several tables; see `apply_sgd_by_address_many`."""
-    return load_library().mx_rec_apply_lazy_adam_by_address_many(
-        handles=handles,
-        addresses=addresses,
-        gradients=gradients,
-        learning_rate=learning_rate,
-        beta1=beta1,
-        beta2=beta2,
-        epsilon=epsilon,
-        name=name,
-    )
-
-
-def apply_adagrad_by_address_many(
-    handles: Sequence[tf.Tensor],
-    addresses: Sequence[TensorLike],
-    gradients: Sequence[TensorLike],
-    learning_rate: TensorLike,
-    initial_accumulator_value: float = 0.9,
-    name: Optional[str] = None,
-) -> tf.Operation:
-    """`apply_adagrad_by_address` for several tables; see `apply_sgd_by_address_many`."""
-    return load_library().mx_rec_apply_adagrad_by_address_many(
-        handles=handles,
-        addresses=addresses,
-        gradients=gradients,
-        learning_rate=learning_rate,
-        initial_accumulator_value=initial_accumulator_value,
-        name=name,
-    )
-
-
-def apply_ftrl_by_address_many(
-    handles: Sequence[tf.Tensor],
-    addresses: Sequence[TensorLike],
-    gradients: Sequence[TensorLike],
-    learning_rate: TensorLike,
-    learning_rate_power: float = -0.5,
-    initial_accumulator_value: float = 0.1,
-    l1: float = 0.0,
-    l2: float = 0.0,
-    l2_shrinkage: float = 0.0,
-    name: Optional[str] = None,
-) -> tf.Operation:
-    """`apply_ftrl_by_address` for several tables; see `apply_sgd_by_address_many`."""
-    return load_library().mx_rec_apply_ftrl_by_address_many(
-        handles=handles,
-        addresses=addresses,
-        gradients=gradients,
-        learning_rate=learning_rate,
-        learning_rate_power=learning_rate_power,
-        initial_accumulator_value=initial_accumulator_value,
-        l1=l1,
-        l2=l2,
-        l2_shrinkage=l2_shrinkage,
-        name=name,
-    )
+apply_sgd_by_address_many = _for_several(table_ops.apply_sgd_by_address)
+apply_lazy_adam_by_address_many = _for_several(table_ops.apply_lazy_adam_by_address)
+apply_adagrad_by_address_many = _for_several(table_ops.apply_adagrad_by_address)
+apply_ftrl_by_address_many = _for_several(table_ops.apply_ftrl_by_address)

@@ -9,17 +9,17 @@ from __future__ import annotations
 import abc
 import collections
 from collections.abc import Iterable
-from typing import Any, Callable, Optional, Union
+from typing import Any, Optional
 
 import tensorflow as tf
 
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB, ATTR_UPDATE
 from mx_rec.core import graph_state
+from mx_rec.optimizers.parameters import LearningRate, check_learning_rate
 from mx_rec.tf_compat import set_string_attr
 from mx_rec.util.initialize import ConfigInitializer
-from mx_rec.util.validate import check_float, check_string
+from mx_rec.util.validate import check_string
 
-LearningRate = Union[float, tf.Tensor, Callable[[], Any]]
 _ADDRESS_OPS = ("MxRecFindOrInsert", "MxRecFind")
 
 
@@ -159,17 +159,6 @@ def table_handle_of(addresses: Any) -> tf.Tensor:
 def mark_updated(handle: tf.Tensor) -> None:
     """Notes that an optimizer updates the table; the update itself may sit inside a conditional."""
     graph_state.state_of(handle.graph).updated.add(handle.op.get_attr("table_name").decode())
-
-
-def check_learning_rate(learning_rate: LearningRate) -> LearningRate:
-    """A number 0..10, a scalar tensor, or a function that gives one."""
-    if isinstance(learning_rate, (tf.Tensor, tf.Variable)):
-        if learning_rate.shape.rank not in (None, 0):
-            raise ValueError(f"learning_rate must be a scalar, got shape {learning_rate.shape}")
-        return learning_rate
-    if callable(learning_rate):
-        return learning_rate
-    return check_float("learning_rate", learning_rate, 0.0, 10.0)
 
 
 def _dense(gradient: Any) -> tf.Tensor:

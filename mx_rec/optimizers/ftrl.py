@@ -1,4 +1,4 @@
-"""FTRL on tables of fixed capacity."""
+"""FTRL on tables of fixed capacity, and its parameters."""
 
 from __future__ import annotations
 
@@ -9,23 +9,41 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from mx_rec.optimizers.by_address import LearningRate, check_learning_rate
 from mx_rec.optimizers.on_variable import DistinctRowsMixin, check_fixed_capacity
+from mx_rec.optimizers.parameters import LearningRate, check_learning_rate, takes
 from mx_rec.util.validate import check_bool, check_float
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class FtrlParameters:
-    """The checked parameters of FTRL; see `create_hash_optimizer`."""
+    """What FTRL takes, on variables and by address.
+
+    Attributes:
+        learning_rate: above 0, at most 10; a scalar tensor, or a function that gives one.
+        use_locking: as in TensorFlow; by address accepted, since updates of one table never overlap.
+        name: 1..200 characters.
+        learning_rate_power: at most 0.
+        initial_accumulator_value: at least 0.
+        l1_regularization_strength: at least 0.
+        l2_regularization_strength: at least 0.
+        l2_shrinkage_regularization_strength: at least 0.
+        accum_name: of the accumulator slot, derived from `name` if None; by address accepted (slots are in the row).
+        linear_name: of the linear slot, likewise.
+    """
 
     learning_rate: LearningRate
-    learning_rate_power: float
-    initial_accumulator_value: float
-    l1_regularization_strength: float
-    l2_regularization_strength: float
-    l2_shrinkage_regularization_strength: float
+    use_locking: bool = False
+    name: str = "Ftrl"
+    learning_rate_power: float = -0.5
+    initial_accumulator_value: float = 0.1
+    l1_regularization_strength: float = 0.0
+    l2_regularization_strength: float = 0.0
+    l2_shrinkage_regularization_strength: float = 0.0
+    accum_name: Optional[str] = None
+    linear_name: Optional[str] = None
 
     def __post_init__(self) -> None:
+        check_bool("use_locking", self.use_locking)
         check_learning_rate(self.learning_rate)
         if isinstance(self.learning_rate, numbers.Real):  # the formula divides by it
             check_float("learning_rate", self.learning_rate, 0.0, 10.0, low_open=True)
@@ -52,50 +70,13 @@ class Ftrl(DistinctRowsMixin, tf.compat.v1.train.FtrlOptimizer):
         self._learning_rate = rate
 
 
-def create_hash_optimizer(
-    learning_rate: LearningRate,
-    use_locking: bool = False,
-    name: str = "Ftrl",
-    learning_rate_power: float = -0.5,
-    initial_accumulator_value: float = 0.1,
-    l1_regularization_strength: float = 0.0,
-    l2_regularization_strength: float = 0.0,
-    l2_shrinkage_regularization_strength: float = 0.0,
-    accum_name: Optional[str] = None,
-    linear_name: Optional[str] = None,
-) -> Ftrl:
-    """FTRL on the variables of `get_dense_and_sparse_variable()[1]`.
-
-    Args:
-        learning_rate: above 0, at most 10; a scalar tensor, or a function that gives one.
-        use_locking: as in TensorFlow.
-        name: 1..200 characters.
-        learning_rate_power: at most 0.
-        initial_accumulator_value: at least 0.
-        l1_regularization_strength: at least 0.
-        l2_regularization_strength: at least 0.
-        l2_shrinkage_regularization_strength: at least 0.
-        accum_name: of the accumulator slot; derived from `name` if None.
-        linear_name: of the linear slot; derived from `name` if None.
+@takes(FtrlParameters)
+def create_hash_optimizer(parameters: FtrlParameters) -> Ftrl:
+    """FTRL on the variables of `get_dense_and_sparse_variable()[1]`; parameters: `FtrlParameters`.
 
     Raises:
         EnvironmentError: before `init`.
         ValueError, TypeError: a parameter is out of range, or tables expand dynamically.
     """
-    check_fixed_capacity(name)
-    check_bool("use_locking", use_locking)
-    parameters = FtrlParameters(
-        learning_rate,
-        learning_rate_power,
-        initial_accumulator_value,
-        l1_regularization_strength,
-        l2_regularization_strength,
-        l2_shrinkage_regularization_strength,
-    )
-    return Ftrl(
-        **vars(parameters),
-        use_locking=use_locking,
-        name=name,
-        accum_name=accum_name,
-        linear_name=linear_name,
-    )
+    check_fixed_capacity(parameters.name)
+    return Ftrl(**vars(parameters))

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 import tensorflow as tf
 
 from mx_rec import ops
-from mx_rec.optimizers.by_address import ByAddressOptimizer, LearningRate
+from mx_rec.optimizers.by_address import ByAddressOptimizer
 from mx_rec.optimizers.ftrl import FtrlParameters
-from mx_rec.util.validate import check_bool
+from mx_rec.optimizers.parameters import takes
 
 
 class FtrlByAddress(ByAddressOptimizer):
     """FTRL-proximal; formula and source: `mx_rec.ops.apply_ftrl_by_address`."""
 
-    def __init__(self, parameters: FtrlParameters, name: str) -> None:
-        super().__init__(parameters.learning_rate, name)
+    def __init__(self, parameters: FtrlParameters) -> None:
+        super().__init__(parameters.learning_rate, parameters.name)
         self._parameters = parameters
 
     def _apply_to_table(
@@ -36,46 +34,15 @@ class FtrlByAddress(ByAddressOptimizer):
         )
 
 
-def create_hash_optimizer_by_address(
-    learning_rate: LearningRate,
-    use_locking: bool = False,
-    name: str = "Ftrl",
-    learning_rate_power: float = -0.5,
-    initial_accumulator_value: float = 0.1,
-    l1_regularization_strength: float = 0.0,
-    l2_regularization_strength: float = 0.0,
-    l2_shrinkage_regularization_strength: float = 0.0,
-    accum_name: Optional[str] = None,
-    linear_name: Optional[str] = None,
-) -> FtrlByAddress:
-    """FTRL by address.
-
-    Args:
-        learning_rate: above 0, at most 10; a scalar tensor, or a function that gives one.
-        use_locking: accepted; updates of one table never overlap.
-        name: 1..200 characters.
-        learning_rate_power: at most 0.
-        initial_accumulator_value: at least 0.
-        l1_regularization_strength: at least 0.
-        l2_regularization_strength: at least 0.
-        l2_shrinkage_regularization_strength: at least 0.
-        accum_name: accepted; the slots are part of the row.
-        linear_name: accepted, as above.
+@takes(FtrlParameters)
+def create_hash_optimizer_by_address(parameters: FtrlParameters) -> FtrlByAddress:
+    """FTRL by address; parameters: `mx_rec.optimizers.ftrl.FtrlParameters`.
 
     Raises:
         EnvironmentError: before `init`.
         ValueError, TypeError: a parameter is out of range, or tables do not expand dynamically.
     """
-    check_bool("use_locking", use_locking)
-    parameters = FtrlParameters(
-        learning_rate,
-        learning_rate_power,
-        initial_accumulator_value,
-        l1_regularization_strength,
-        l2_regularization_strength,
-        l2_shrinkage_regularization_strength,
-    )
-    return FtrlByAddress(parameters, name)
+    return FtrlByAddress(parameters)
 
 
 create_hash_optimizer_by_addr = create_hash_optimizer_by_address

@@ -6,8 +6,8 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from mx_rec.optimizers.by_address import LearningRate, check_learning_rate
 from mx_rec.optimizers.on_variable import DistinctRowsMixin, check_fixed_capacity
+from mx_rec.optimizers.parameters import LearningRate, check_learning_rate
 from mx_rec.util.validate import check_bool, check_float
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import tensorflow as tf
 
 from mx_rec import ops
-from mx_rec.optimizers.by_address import ByAddressOptimizer, LearningRate
+from mx_rec.optimizers.by_address import ByAddressOptimizer
+from mx_rec.optimizers.parameters import LearningRate
 from mx_rec.util.validate import check_bool, check_float
 
 
 class GradientDescentByAddr(ByAddressOptimizer):
-    """`row -= learning_rate * (gradient + weight_decay * row)`."""
+    """Gradient descent; formula: `mx_rec.ops.apply_sgd_by_address`."""
 
     def __init__(self, learning_rate: LearningRate, weight_decay: float, name: str) -> None:
         super().__init__(learning_rate, name)
@@ -32,7 +33,7 @@ def create_hash_optimizer_by_addr(
 
     Args:
         learning_rate: 0..10, a scalar tensor, or a function that gives one.
-        weight_decay: 0..1; see `GradientDescentByAddr`.
+        weight_decay: 0..1; see `mx_rec.ops.apply_sgd_by_address`.
         use_locking: accepted; updates of one table never overlap.
         name: 1..200 characters.
 

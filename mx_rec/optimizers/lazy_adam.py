@@ -1,14 +1,52 @@
-"""LazyAdam on tables of fixed capacity."""
+"""LazyAdam on tables of fixed capacity, and its parameters."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import tensorflow as tf
 
-from mx_rec.optimizers.by_address import LearningRate, check_learning_rate
 from mx_rec.optimizers.on_variable import DistinctRowsMixin, check_fixed_capacity
+from mx_rec.optimizers.parameters import LearningRate, check_learning_rate, takes
 from mx_rec.util.validate import check_bool, check_float
+
+
+@dataclasses.dataclass
+class LazyAdamParameters:
+    """What LazyAdam takes, on variables and by address.
+
+    Attributes:
+        learning_rate: 0..10, a scalar tensor, or a function that gives one.
+        beta1: decay of the first moment, in (0, 1).
+        beta2: decay of the second moment, in [0, 1].
+        epsilon: in (0, 1].
+        name: 1..200 characters.
+    """
+
+    learning_rate: LearningRate = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    name: str = "LazyAdamByAddress"
+
+    def __post_init__(self) -> None:
+        self.learning_rate = check_learning_rate(self.learning_rate)
+        self.beta1 = check_float("beta1", self.beta1, 0.0, 1.0, low_open=True, high_open=True)
+        self.beta2 = check_float("beta2", self.beta2, 0.0, 1.0)
+        self.epsilon = check_float("epsilon", self.epsilon, 0.0, 1.0, low_open=True)
+
+
+@dataclasses.dataclass
+class LazyAdamOnVariableParameters(LazyAdamParameters):
+    """What LazyAdam takes on variables: `use_fusion_optim` is accepted."""
+
+    name: str = "LazyAdam"
+    use_fusion_optim: bool = False
+
+    def __post_init__(self) -> None:
+        check_bool("use_fusion_optim", self.use_fusion_optim)
+        super().__post_init__()
 
 
 class LazyAdam(DistinctRowsMixin, tf.compat.v1.train.Optimizer):
@@ -18,10 +56,10 @@ class LazyAdam(DistinctRowsMixin, tf.compat.v1.train.Optimizer):
     `mx_rec.ops.apply_lazy_adam_by_address`.
     """
 
-    def __init__(self, learning_rate: LearningRate, beta1: float, beta2: float, epsilon: float, name: str) -> None:
-        super().__init__(use_locking=False, name=name)
-        self._learning_rate = learning_rate
-        self._beta1, self._beta2, self._epsilon = beta1, beta2, epsilon
+    def __init__(self, parameters: LazyAdamParameters) -> None:
+        super().__init__(use_locking=False, name=parameters.name)
+        self._learning_rate = parameters.learning_rate
+        self._beta1, self._beta2, self._epsilon = parameters.beta1, parameters.beta2, parameters.epsilon
 
     def _create_slots(self, var_list: list[tf.Variable]) -> None:
         for variable in var_list:
@@ -60,34 +98,13 @@ def _power_name(variable: tf.Variable, which: int) -> str:
     return f"{variable.op.name}/beta{which}_power"
 
 
-def create_hash_optimizer(
-    learning_rate: LearningRate = 0.001,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    epsilon: float = 1e-8,
-    name: str = "LazyAdam",
-    use_fusion_optim: bool = False,
-) -> LazyAdam:
-    """LazyAdam on the variables of `get_dense_and_sparse_variable()[1]`.
-
-    Args:
-        learning_rate: 0..10, a scalar tensor, or a function that gives one.
-        beta1: decay of the first moment, in (0, 1).
-        beta2: decay of the second moment, in [0, 1].
-        epsilon: in (0, 1].
-        name: 1..200 characters.
-        use_fusion_optim: accepted.
+@takes(LazyAdamOnVariableParameters)
+def create_hash_optimizer(parameters: LazyAdamOnVariableParameters) -> LazyAdam:
+    """LazyAdam on the variables of `get_dense_and_sparse_variable()[1]`; parameters: `LazyAdamParameters`.
 
     Raises:
         EnvironmentError: before `init`.
         ValueError, TypeError: a parameter is out of range, or tables expand dynamically.
     """
-    check_fixed_capacity(name)
-    check_bool("use_fusion_optim", use_fusion_optim)
-    return LazyAdam(
-        check_learning_rate(learning_rate),
-        check_float("beta1", beta1, 0.0, 1.0, low_open=True, high_open=True),
-        check_float("beta2", beta2, 0.0, 1.0),
-        check_float("epsilon", epsilon, 0.0, 1.0, low_open=True),
-        name,
-    )
+    check_fixed_capacity(parameters.name)
+    return LazyAdam(parameters)
