@@ -48,7 +48,7 @@ class _Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class FuseLookups(Pass):
-    """Replaces the ops of several lookups by one op.
+    """Replaces the ops of the lookups that read one batch by one op.
 
     Before, for each lookup::
 
@@ -58,7 +58,9 @@ class FuseLookups(Pass):
 
         new get_next -> MxRecLookUpMany -> MxRecForward -> model
 
-    Lookups go together if they are on one side, read one batch and have one dim and device. It changes nothing
+    Lookups go together if they are on one side, read one batch and have one dim and device. One lookup alone gains
+    too: its batch is spread straight from the rows of the table, and its local embedding is made only if something
+    reads it. It changes nothing
     that a run computes or leaves in a table, whatever is fetched: MxRecLookUpMany does those lookups whose
     outputs are read in the run and no others, as their own ops would, and all else that it reads comes from the
     one batch or is constant. (It reads the handles of all, so a table that a run does not use may exist, empty.)
@@ -100,7 +102,7 @@ class FuseLookups(Pass):
                     reason = f"{obstacle.reason} (lookup {lookup.name!r} stays single)"
                     refused.setdefault(key, []).append(Refusal(obstacle.node, reason))
         edits = EditSet(author=self.name)
-        notes = [_fuse(view, edits, key, group) for key, group in groups.items() if len(group) > 1]
+        notes = [_fuse(view, edits, key, group) for key, group in groups.items()]
         notes.extend(f"lookups that stay single, {reason}: {count}" for reason, count in single.items())
         together = _fused(view)
         for key, refusals in refused.items():
@@ -212,7 +214,7 @@ def _fuse(view: GraphView, edits: EditSet, key: _Key, group: Sequence[_Parts]) -
         _keep_find_valid(view, edits, parts.find, addresses)
     for index, (_, restore) in enumerate(restores):
         _stand_in(view, edits, restore, TensorRef(name, 2 * n + index), DT_FLOAT)
-    return f"{n} {side} lookups of dim {key.dim} from {key.get_next!r} are {name!r}"
+    return f"{n} {side} lookup{'s' if n > 1 else ''} of dim {key.dim} from {key.get_next!r} are {name!r}"
 
 
 def _stand_in(view: GraphView, edits: EditSet, old: Node, output: TensorRef, dtype: int) -> TensorRef:

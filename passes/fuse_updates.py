@@ -9,22 +9,16 @@ from typing import ClassVar, NamedTuple, Union
 
 from mx_rec.constants.constants import ATTR_UPDATE
 from mx_rec.graph import marks
-from mx_rec.graph.attrs import DT_FLOAT, DT_INT32, AttrValue, attr_bytes, attr_int, attr_strings, const_value
+from mx_rec.graph.attrs import AttrValue, attr_bytes, attr_int, attr_strings
 from mx_rec.graph.edits import EditSet
 from mx_rec.graph.iterators import Obstacle
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.op_signatures import (
     MANY_OF,
-    OP_FIND,
-    OP_FIND_OR_INSERT,
-    OP_FORWARD,
-    OP_GATHER,
-    OP_LOOK_UP_MANY,
     OP_SUM_GRADIENTS_MANY,
 )
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome, Refusal
-from mx_rec.passes.find_lookups import forwarded
 
 _TENSORS = 3  # handle, addresses, gradients; scalars follow
 _SINGLE_OF = {many: single for single, many in MANY_OF.items()}
@@ -43,11 +37,12 @@ class _Key(NamedTuple):
 
 
 class _Summed(NamedTuple):
-    """A gradient that is the sum of the rows of `gradients` by their positions `restore`."""
+    """A gradient that is the sum of the rows of `gradients` by their positions `restore` in `keys`."""
 
     node: str
     gradients: TensorRef
     restore: TensorRef
+    keys: TensorRef
     dim: int
 
 
@@ -57,7 +52,7 @@ class FuseUpdates(Pass):
 
     Before, for each table::
 
-        gradient -> Reshape -> UnsortedSegmentSum -> MxRecApply<Optimizer>ByAddress -> group
+        gradient -> MxRecSumGradientsMany of one -> MxRecApply<Optimizer>ByAddress -> group
 
     After, for all of them::
 
@@ -185,7 +180,7 @@ def _sum_gradients(
         inputs = [
             *(summed.gradients for _, summed in members),
             *(summed.restore for _, summed in members),
-            *(group[index].inputs[1] for index, _ in members),
+            *(summed.keys for _, summed in members),
         ]
         name = view.unique_name(f"mx_rec/{key.call}/sum_gradients")
         attrs = {"N": attr_int(len(members)), "dim": attr_int(dim)}
@@ -198,56 +193,11 @@ def _sum_gradients(
 
 
 def _summed(view: GraphView, update: Node) -> _Summed | None:
-    """The parts of the gradient of a lookup's result, which TensorFlow makes of GatherV2; `None` for others."""
+    """The parts of the gradient of a lookup's result; `None` for other gradients."""
     total = view.node(update.inputs[2].node)
-    if total.op != "UnsortedSegmentSum" or total.controls or len(view.edges(total.name)) != 1:
+    if total.op != OP_SUM_GRADIENTS_MANY or total.int_attr("N") != 1 or total.controls:
         return None
-    types = view.types(total.name)
-    rows, dim = _looked_up(view, update.inputs[1])
-    if types is None or types.inputs != (DT_FLOAT, DT_INT32, DT_INT32) or rows is None or total.device != update.device:
+    if len(view.edges(total.name)) != 1 or total.device != update.device:
         return None
-    if _rows_of(view, total.inputs[2]) != rows:
-        return None
-    return _Summed(total.name, _unshaped(view, total.inputs[0]), _unshaped(view, total.inputs[1]), dim)
-
-
-def _looked_up(view: GraphView, addresses: TensorRef) -> tuple[TensorRef | None, int]:
-    """(the local embedding that these addresses lead to, its dim)."""
-    node = view.node(addresses.node)
-    if node.op == OP_FORWARD:
-        (source,) = node.inputs
-        many = view.node(source.node)
-        n = many.int_attr("N")
-        rows = forwarded(view, TensorRef(many.name, n + source.index))
-        return (rows if many.op == OP_LOOK_UP_MANY and source.index < n else None), many.int_attr("dim")
-    if node.op in (OP_FIND, OP_FIND_OR_INSERT):
-        for use in view.consumers(addresses):
-            gather = view.node(use.node)
-            if gather.op == OP_GATHER:
-                return TensorRef(gather.name, 0), gather.int_attr("dim")
-    return None, 0
-
-
-def _rows_of(view: GraphView, count: TensorRef) -> TensorRef | None:
-    """The tensor whose rows `count` counts: `shape(tensor)[0]`."""
-    node = view.node(count.node)
-    if node.op != "StridedSlice" or node.controls or not _takes_first(view, node):
-        return None
-    node = view.node(node.inputs[0].node)
-    if node.op == "Cast" and not node.controls:
-        node = view.node(node.inputs[0].node)
-    return node.inputs[0] if node.op == "Shape" and not node.controls else None
-
-
-def _takes_first(view: GraphView, node: Node) -> bool:
-    """Whether a StridedSlice is `x[0]`."""
-    masks = [node.int_attr(f"{name}_mask") for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")]
-    bounds = [view.node(ref.node).attr("value") for ref in node.inputs[1:]]
-    values = [None if value is None else const_value(value).tolist() for value in bounds]
-    return masks == [0, 0, 0, 0, 1] and values == [[0], [1], [1]]
-
-
-def _unshaped(view: GraphView, ref: TensorRef) -> TensorRef:
-    """The tensor before a Reshape, which keeps its elements in their order."""
-    node = view.node(ref.node)
-    return node.inputs[0] if node.op == "Reshape" and not node.controls else ref
+    gradients, restore, keys = total.inputs
+    return _Summed(total.name, gradients, restore, keys, total.int_attr("dim"))

@@ -96,7 +96,7 @@ class TfParallel final : public mxrec::Parallel {
     loop->Work();
     loop->Wait();
   }
-  int threads() const { return threads_.num_threads; }
+  int threads() const override { return threads_.num_threads; }
 
  private:
   static constexpr int64_t kCostPerThread = 100000;  // cycles: worth a wake-up

@@ -1,5 +1,5 @@
 // MxRecSumGradientsMany: from gradients of batches to gradients of rows.
-#include <cstring>
+#include <algorithm>
 
 #include "many_utils.h"
 #include "shape_fns.h"
@@ -17,7 +17,7 @@ using tensorflow::Tensor;
 REGISTER_OP("MxRecSumGradientsMany")
     .Input("gradients: N * float")
     .Input("restores: N * int32")
-    .Input("addresses: N * int64")
+    .Input("keys: N * int64")
     .Output("sums: N * float")
     .Attr("N: int >= 1")
     .Attr("dim: int >= 1")
@@ -26,9 +26,9 @@ REGISTER_OP("MxRecSumGradientsMany")
       TF_RETURN_IF_ERROR(c->GetAttr("N", &n));
       TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
       for (int i = 0; i < n; ++i) {
-        ShapeHandle addresses;
-        TF_RETURN_IF_ERROR(c->WithRank(c->input(2 * n + i), 1, &addresses));
-        c->set_output(i, c->Matrix(c->Dim(addresses, 0), dim));
+        ShapeHandle keys;
+        TF_RETURN_IF_ERROR(c->WithRank(c->input(2 * n + i), 1, &keys));
+        c->set_output(i, c->Matrix(c->Dim(keys, 0), dim));
       }
       return Status();
     })
@@ -36,9 +36,9 @@ REGISTER_OP("MxRecSumGradientsMany")
 For each i what UnsortedSegmentSum gives for the rows of gradients[i].
 
 gradients: as many elements as restores[i] times dim, in rows of dim.
-restores: of any shapes, the row of addresses that each gradient belongs to; a
+restores: of any shapes, the row of the sums that each gradient belongs to; a
   gradient with a negative one is left out.
-addresses: [n_i]; only their number matters.
+keys: [n_i]; only their number matters.
 sums: [n_i, dim], summed in order of position, zeros where there is no gradient.
 )doc");
 
@@ -68,34 +68,70 @@ class SumGradientsManyOp : public OpKernel {
     }
     OP_REQUIRES_OK(
         context, ForEachTable(context, sizes,
-                              [&](int i, const mxrec::Parallel& /*parallel*/) {
+                              [&](int i, const mxrec::Parallel& parallel) {
                                 return Sum(
                                     InputSpan<float>(context->input(i)),
                                     InputSpan<int32_t>(context->input(n_ + i)),
-                                    i, sums[i]);
+                                    i, sums[i], parallel);
                               }));
   }
 
  private:
+  // Each thread has the rows of one remainder: every row is summed in order of
+  // position whatever the number of threads, and early rows, which are those of
+  // the frequent keys, are shared out.
   Status Sum(mxrec::Span<const float> gradients,
-             mxrec::Span<const int32_t> restore, int i, Tensor* sums) const {
+             mxrec::Span<const int32_t> restore, int i, Tensor* sums,
+             const mxrec::Parallel& parallel) const {
     const int64_t rows = sums->dim_size(0);
-    float* out = sums->flat<float>().data();
-    std::memset(out, 0, sums->TotalBytes());
     for (int64_t j = 0; j < restore.size(); ++j) {
-      const int64_t row = restore[j];
-      if (row < 0) continue;
-      if (row >= rows) {
+      if (restore[j] >= rows) {
         return tensorflow::errors::InvalidArgument(
-            "restores[", i, "][", j, "] = ", row, " is out of range [0, ", rows,
-            ")");
+            "restores[", i, "][", j, "] = ", restore[j],
+            " is out of range [0, ", rows, ")");
       }
-      const float* __restrict from = gradients.data() + j * dim_;
-      float* __restrict to = out + row * dim_;
-      for (int k = 0; k < dim_; ++k) to[k] += from[k];
     }
+    float* out = sums->flat<float>().data();
+    int64_t parts = 1;  // a power of two: remainders without division
+    while (parts < std::min<int64_t>(parallel.threads(), kMaxParts)) parts *= 2;
+    parallel.For(parts, restore.size() * (kCostPerRow + dim_) / parts,
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t part = begin; part < end; ++part) {
+                     AddRows(gradients, restore, part, parts, rows, out);
+                   }
+                 });
     return Status();
   }
+
+  // The rows with this remainder. A row begins with its first gradient, which
+  // saves a pass that clears the sums: positions of distinct ids come in order.
+  void AddRows(mxrec::Span<const float> gradients,
+               mxrec::Span<const int32_t> restore, int64_t part, int64_t parts,
+               int64_t rows, float* out) const {
+    int64_t begun = part;  // rows of this part before it have a value
+    const auto clear = [&](int64_t end) {
+      for (; begun < end; begun += parts) {
+        std::fill_n(out + begun * dim_, dim_, 0.0f);
+      }
+    };
+    for (int64_t j = 0; j < restore.size(); ++j) {
+      const int64_t row = restore[j];
+      if (row < 0 || (row & (parts - 1)) != part) continue;
+      const float* __restrict from = gradients.data() + j * dim_;
+      float* __restrict to = out + row * dim_;
+      if (row < begun) {
+        for (int k = 0; k < dim_; ++k) to[k] += from[k];
+      } else {
+        clear(row);
+        for (int k = 0; k < dim_; ++k) to[k] = 0.0f + from[k];  // -0 to 0
+        begun = row + parts;
+      }
+    }
+    clear(rows);
+  }
+
+  static constexpr int64_t kMaxParts = 8;  // each part reads all positions
+  static constexpr int64_t kCostPerRow = 8;
 
   int n_ = 0;
   int dim_ = 0;

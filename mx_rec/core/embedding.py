@@ -231,7 +231,8 @@ def sparse_lookup(
         else:
             addresses = ops.find(hashtable.handle, keys, no_hints, max_keys, name="addresses")
         offsets, embeddings, marked = _local_embeddings(hashtable, addresses, is_train, default_row)
-        result = tf.gather(embeddings, restore, axis=0, name="embeddings")
+        with ids.graph.gradient_override_map({"GatherV2": ops.RESTORE_GRADIENT}):
+            result = tf.gather(embeddings, restore, axis=0, name="embeddings")
     for node in (entrance, keys, addresses, *marked, result):
         set_string_attr(node.op, ATTR_LOOKUP, lookup_name)
 

@@ -127,7 +127,7 @@ SIGNATURES: dict[str, Signature] = {
         ("N: int", "C: int", "R: int", "restore_of: list(int)", "dim: int", "max_keys: list(int) = []"),
     ),
     OP_SUM_GRADIENTS_MANY: Signature(
-        ("gradients: N * float", "restores: N * int32", "addresses: N * int64"),
+        ("gradients: N * float", "restores: N * int32", "keys: N * int64"),
         ("sums: N * float",),
         ("N: int", "dim: int"),
         stateful=False,

@@ -1,5 +1,6 @@
 """Typed wrappers of the C++ ops. The op library is loaded when the first op is made."""
 
+from mx_rec.ops.gradients import RESTORE_GRADIENT
 from mx_rec.ops.library import library_path, load_library
 from mx_rec.ops.many_ops import (
     apply_adagrad_by_address_many,
@@ -37,6 +38,7 @@ from mx_rec.ops.table_ops import (
 )
 
 __all__ = [
+    "RESTORE_GRADIENT",
     "TableStats",
     "apply_adagrad_by_address",
     "apply_adagrad_by_address_many",

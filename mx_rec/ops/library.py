@@ -34,7 +34,6 @@ _NOT_DIFFERENTIABLE = (
     "MxRecLookUpMany",
     "MxRecOffsets",
     "MxRecPrepareMany",
-    "MxRecSumGradientsMany",
     "MxRecTable",
     "MxRecTableCapacity",
     "MxRecTableExport",

@@ -106,7 +106,7 @@ def look_up_many(
 def sum_gradients_many(
     gradients: Sequence[TensorLike],
     restores: Sequence[TensorLike],
-    addresses: Sequence[TensorLike],
+    keys: Sequence[TensorLike],
     dim: int,
     name: Optional[str] = None,
 ) -> list[tf.Tensor]:
@@ -115,7 +115,7 @@ def sum_gradients_many(
     Args:
         gradients: float32, `restores[i].shape + [dim]` or any other shape of as many elements.
         restores: int32 of any shapes, the row of each gradient; negative: none.
-        addresses: int64 [n_i]; only the number matters.
+        keys: int64 [n_i]; only the number matters.
         dim: columns of a gradient.
         name: of the node.
 
@@ -123,7 +123,7 @@ def sum_gradients_many(
         tf.errors.InvalidArgumentError: at run time, for a position out of range or a wrong number of gradients.
     """
     sums: list[tf.Tensor] = load_library().mx_rec_sum_gradients_many(
-        gradients=gradients, restores=restores, addresses=addresses, dim=dim, name=name
+        gradients=gradients, restores=restores, keys=keys, dim=dim, name=name
     )
     return sums
 

@@ -140,21 +140,9 @@ class LookupGraph:
             dim: of the table.
         """
         find = GraphView(self.graph_def()).node(f"{scope}/addresses")
-        rows, restore, name = TensorRef(f"{scope}/local_emb", 0), TensorRef(f"{scope}/unique", 1), f"{scope}/grad"
-        flat = self.const(f"{name}/flat", [-1, dim], DT_INT32)
-        shape = self.add(f"{name}/Shape", "Shape", [rows], {"T": attr_type(DT_FLOAT), "out_type": attr_type(DT_INT64)})
-        cast = self.add(f"{name}/Cast", "Cast", [shape], {"SrcT": attr_type(DT_INT64), "DstT": attr_type(DT_INT32)})
-        bounds = [self.const(f"{name}/{part}", [value], DT_INT32) for part, value in zip("abc", (0, 1, 1))]
-        types = {"T": attr_type(DT_INT32), "Index": attr_type(DT_INT32), "shrink_axis_mask": attr_int(1)}
-        count = self.add(f"{name}/count", "StridedSlice", [cast, *bounds], types)
-        types = {"T": attr_type(DT_FLOAT), "Tshape": attr_type(DT_INT32)}
-        values = self.add(f"{name}/values", "Reshape", [gradient, flat], types)
-        types = {"T": attr_type(DT_INT32), "Tshape": attr_type(DT_INT32)}
-        all_ids = self.const(f"{name}/all", [-1], DT_INT32)
-        positions = self.add(f"{name}/positions", "Reshape", [restore, all_ids], types)
-        types = {"T": DT_FLOAT, "Tindices": DT_INT32, "Tnumsegments": DT_INT32}
-        attrs = {key: attr_type(dtype) for key, dtype in types.items()}
-        total = self.add(f"{name}/sum", "UnsortedSegmentSum", [values, positions, count], attrs)
+        keys, restore = TensorRef(f"{scope}/unique", 0), TensorRef(f"{scope}/unique", 1)
+        attrs = {"N": attr_int(1), "dim": attr_int(dim)}
+        total = self.add(f"{scope}/grad/sum", "MxRecSumGradientsMany", [gradient, restore, keys], attrs)
         inputs = [find.inputs[0], TensorRef(find.name, 0), total, self.const(f"{scope}/rate", rate, DT_FLOAT)]
         attrs = {ATTR_UPDATE: attr_bytes(call)} if call else {}
         self.add(f"{scope}/update", "MxRecApplySgdByAddress", inputs, attrs)

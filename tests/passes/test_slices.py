@@ -13,7 +13,7 @@ from mx_rec.graph.attrs import DT_INT64, attr_bytes, attr_func, attr_type, attr_
 from mx_rec.graph.node import TensorRef
 from mx_rec.graph.slices import slice_analysis
 from mx_rec.graph.view import GraphView
-from mx_rec.passes import PassManager, default_pipeline, find_lookups
+from mx_rec.passes import PassManager, PipelineOptions, default_pipeline, find_lookups
 
 tf1 = tf.compat.v1
 
@@ -355,7 +355,8 @@ def test_lookup_facts() -> None:
     assert {(lookup.table_name, lookup.dim, lookup.iterator_kind) for lookup in before} == {
         ("user", 4, "initializable")
     }
-    after = find_lookups(GraphView(PassManager(default_pipeline()).run(graph_def).graph_def))
+    pipeline = default_pipeline(PipelineOptions(fuse=False))
+    after = find_lookups(GraphView(PassManager(pipeline).run(graph_def).graph_def))
     for old, new in zip(before, after):
         assert new.is_moved and not old.is_moved
         assert (new.name, new.find_node, new.gather_node) == (old.name, old.find_node, old.gather_node)

@@ -41,6 +41,7 @@ class ThreadPool final : public Parallel {
     for (std::thread& worker : workers_) worker.join();
   }
 
+  int threads() const override { return threads_; }
   void For(int64_t total, int64_t cost_per_unit,
            const std::function<void(int64_t, int64_t)>& body) const override {
     if (total <= 0) return;

@@ -16,6 +16,8 @@ class Parallel {
   virtual ~Parallel() = default;
   virtual void For(int64_t total, int64_t cost_per_unit,
                    const std::function<void(int64_t, int64_t)>& body) const = 0;
+  // How many threads may work at the same time, the caller's included.
+  virtual int threads() const = 0;
 };
 
 class SerialParallel final : public Parallel {
@@ -24,6 +26,7 @@ class SerialParallel final : public Parallel {
            const std::function<void(int64_t, int64_t)>& body) const override {
     if (total > 0) body(0, total);
   }
+  int threads() const override { return 1; }
 };
 
 }  // namespace mxrec
