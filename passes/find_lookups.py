@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ATTR_COLLECTIONS, ATTR_LOOKUP
 from mx_rec.graph import marks
+from mx_rec.graph.attrs import DT_FLOAT, DT_INT32, const_value
 from mx_rec.graph.iterators import GET_NEXT, IteratorInfo, Obstacle, iterator_of
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.op_signatures import (
@@ -245,6 +246,21 @@ def forwarded(view: GraphView, output: TensorRef) -> TensorRef:
 def restore_gathers(view: GraphView) -> list[str]:
     """The GatherV2 nodes that spread the rows of any lookup over its batch."""
     return [node.name for node in view.nodes_of("GatherV2") if _is_local_embedding(view, node.inputs[0])]
+
+
+def is_row_gather(view: GraphView, node: Node) -> bool:
+    """Whether a GatherV2 takes rows of float by int32 positions along axis 0, an int32 constant."""
+    types = view.types(node.name)
+    if types is None or types.inputs != (DT_FLOAT, DT_INT32, DT_INT32) or node.int_attr("batch_dims"):
+        return False
+    axis = view.node(node.inputs[2].node)
+    value = axis.attr("value")
+    return is_free_constant(axis) and value is not None and const_value(value) == 0
+
+
+def is_free_constant(node: Node) -> bool:
+    """Whether a node is a constant that waits for nothing."""
+    return node.op == "Const" and not node.controls
 
 
 def _is_local_embedding(view: GraphView, tensor: TensorRef) -> bool:

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 
 from mx_rec.constants.constants import ATTR_COLLECTIONS
 from mx_rec.graph import marks
-from mx_rec.graph.attrs import DT_FLOAT, DT_INT32, DT_INT64, attr_int, attr_ints, attr_strings, attr_type, const_value
+from mx_rec.graph.attrs import DT_FLOAT, DT_INT32, DT_INT64, attr_int, attr_ints, attr_strings, attr_type
 from mx_rec.graph.edits import EditSet
 from mx_rec.graph.iterators import Obstacle
 from mx_rec.graph.node import Node, TensorRef
@@ -23,7 +23,7 @@ from mx_rec.graph.op_signatures import (
 )
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome, Refusal
-from mx_rec.passes.find_lookups import TRAIN, Lookup, find_lookups
+from mx_rec.passes.find_lookups import TRAIN, Lookup, find_lookups, is_free_constant, is_row_gather
 
 _HINTS_INPUT, _COUNTS_INPUT = 2, 3  # of MxRecFindOrInsert
 
@@ -139,38 +139,21 @@ def _obstacle(view: GraphView, find: Node, gather: Node, get_next: str) -> Obsta
         return Obstacle(gather.name, f"does not gather from the table of {find.name!r}")
     if gather.device != find.device:
         return Obstacle(gather.name, f"is placed on {gather.device!r}, but {find.name!r} on {find.device!r}")
-    if not _is_constant(default_row):
+    if not is_free_constant(default_row):
         return Obstacle(default_row.name, "gives a default row that is not a constant")
     for ref in find.inputs[_HINTS_INPUT:]:
-        if ref.node != get_next and not _is_constant(view.node(ref.node)):
+        if ref.node != get_next and not is_free_constant(view.node(ref.node)):
             return Obstacle(ref.node, f"gives {find.name!r} what does not come from the batch {get_next!r}")
     return None
-
-
-def _is_constant(node: Node) -> bool:
-    return node.op == "Const" and not node.controls
 
 
 def _restores(view: GraphView, lookup: Lookup, gather: Node) -> Iterator[Node]:
     """The nodes that spread the rows over the batch, in the form that the fused op has."""
     for name in lookup.restore_gathers:
         node = view.node(name)
-        types = view.types(name)
-        if (
-            types is not None
-            and types.inputs[:2] == (DT_FLOAT, DT_INT32)
-            and node.inputs[1].node == lookup.get_next
-            and not node.controls
-            and not node.int_attr("batch_dims")
-            and node.device == gather.device
-            and _is_zero(view.node(node.inputs[2].node))
-        ):
+        is_fed = node.inputs[1].node == lookup.get_next
+        if is_fed and not node.controls and node.device == gather.device and is_row_gather(view, node):
             yield node
-
-
-def _is_zero(axis: Node) -> bool:
-    value = axis.attr("value")
-    return _is_constant(axis) and value is not None and const_value(value) == 0
 
 
 def _fuse(view: GraphView, edits: EditSet, key: _Key, group: Sequence[_Parts]) -> str:

@@ -38,7 +38,7 @@ class PipelineOptions:
         prefetch: batches prepared ahead of the step, at least 1.
         parallel_calls: batches prepared at the same time, at least 1.
         fuse: do the work of lookups, and of updates, of equal settings in one op each.
-        hot_embedding: mark the gathers that restore the batch; a hint that no kernel reads yet.
+        hot_embedding: let the gathers that restore the batch run by the kernel made for frequent keys.
         op_impl_mode: implementation mode by op type (see `mx_rec.graph.op_impl_mode`); `None`: GatherV2 only.
         prune: remove the nodes that the rewrite made dead. A live graph keeps them anyway.
         keep: names of nodes that are never removed, such as those a caller fetches by name.

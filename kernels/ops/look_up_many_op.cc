@@ -1,7 +1,6 @@
 // MxRecLookUpMany: addresses and embeddings of several lookups.
-#include <cstring>
-
 #include "many_utils.h"
+#include "mxrec/batch_rows.h"
 #include "shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 
@@ -247,23 +246,19 @@ class LookUpManyOp : public OpKernel {
   Status Spread(const LookUp& lookup, const Restore& restore,
                 const mxrec::Parallel& parallel) const {
     const int64_t n = lookup.keys.size();
+    if (lookup.embeddings != nullptr) {
+      return Checked(
+          lookup, mxrec::SpreadRows(lookup.embeddings, n, dim_,
+                                    restore.positions, restore.out, parallel));
+    }
     const int64_t size = restore.positions.size();
     for (int64_t j = 0; j < size; ++j) {
       const int64_t position = restore.positions[j];
       if (position < 0 || position >= n) {
         return AtTable(lookup.table, tensorflow::errors::InvalidArgument(
                                          "restore[", j, "] = ", position,
-                                         " is not in [0, ", n, ")"));
+                                         " is out of range [0, ", n, ")"));
       }
-    }
-    if (lookup.embeddings != nullptr) {
-      for (int64_t j = 0; j < size; ++j) {
-        std::memcpy(restore.out + j * dim_,
-                    lookup.embeddings +
-                        static_cast<int64_t>(restore.positions[j]) * dim_,
-                    dim_ * sizeof(float));
-      }
-      return Status();
     }
     thread_local std::vector<int64_t> addresses;
     addresses.resize(size);
@@ -272,6 +267,12 @@ class LookUpManyOp : public OpKernel {
     }
     return ToTf(lookup.table->table().Gather(addresses, lookup.default_row,
                                              restore.out, parallel));
+  }
+
+  static Status Checked(const LookUp& lookup, const mxrec::Status& status) {
+    if (status.ok()) return Status();
+    return AtTable(lookup.table, tensorflow::errors::InvalidArgument(
+                                     "restore", status.message()));
   }
 
   int n_ = 0;

@@ -1,7 +1,6 @@
 // MxRecSumGradientsMany: from gradients of batches to gradients of rows.
-#include <algorithm>
-
 #include "many_utils.h"
+#include "mxrec/batch_rows.h"
 #include "shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 
@@ -66,72 +65,24 @@ class SumGradientsManyOp : public OpKernel {
       OP_REQUIRES_OK(context,
                      context->allocate_output(i, {rows, dim_}, &sums[i]));
     }
-    OP_REQUIRES_OK(
-        context, ForEachTable(context, sizes,
-                              [&](int i, const mxrec::Parallel& parallel) {
-                                return Sum(
-                                    InputSpan<float>(context->input(i)),
-                                    InputSpan<int32_t>(context->input(n_ + i)),
-                                    i, sums[i], parallel);
-                              }));
+    OP_REQUIRES_OK(context,
+                   ForEachTable(context, sizes,
+                                [&](int i, const mxrec::Parallel& parallel) {
+                                  return Sum(context, i, sums[i], parallel);
+                                }));
   }
 
  private:
-  // Each thread has the rows of one remainder: every row is summed in order of
-  // position whatever the number of threads, and early rows, which are those of
-  // the frequent keys, are shared out.
-  Status Sum(mxrec::Span<const float> gradients,
-             mxrec::Span<const int32_t> restore, int i, Tensor* sums,
+  Status Sum(OpKernelContext* context, int i, Tensor* sums,
              const mxrec::Parallel& parallel) const {
-    const int64_t rows = sums->dim_size(0);
-    for (int64_t j = 0; j < restore.size(); ++j) {
-      if (restore[j] >= rows) {
-        return tensorflow::errors::InvalidArgument(
-            "restores[", i, "][", j, "] = ", restore[j],
-            " is out of range [0, ", rows, ")");
-      }
-    }
-    float* out = sums->flat<float>().data();
-    int64_t parts = 1;  // a power of two: remainders without division
-    while (parts < std::min<int64_t>(parallel.threads(), kMaxParts)) parts *= 2;
-    parallel.For(parts, restore.size() * (kCostPerRow + dim_) / parts,
-                 [&](int64_t begin, int64_t end) {
-                   for (int64_t part = begin; part < end; ++part) {
-                     AddRows(gradients, restore, part, parts, rows, out);
-                   }
-                 });
-    return Status();
+    const mxrec::Status status = mxrec::SumRows(
+        context->input(i).flat<float>().data(),
+        InputSpan<int32_t>(context->input(n_ + i)), sums->dim_size(0), dim_,
+        sums->flat<float>().data(), parallel);
+    if (status.ok()) return Status();
+    return tensorflow::errors::InvalidArgument("restores[", i, "]",
+                                               status.message());
   }
-
-  // The rows with this remainder. A row begins with its first gradient, which
-  // saves a pass that clears the sums: positions of distinct ids come in order.
-  void AddRows(mxrec::Span<const float> gradients,
-               mxrec::Span<const int32_t> restore, int64_t part, int64_t parts,
-               int64_t rows, float* out) const {
-    int64_t begun = part;  // rows of this part before it have a value
-    const auto clear = [&](int64_t end) {
-      for (; begun < end; begun += parts) {
-        std::fill_n(out + begun * dim_, dim_, 0.0f);
-      }
-    };
-    for (int64_t j = 0; j < restore.size(); ++j) {
-      const int64_t row = restore[j];
-      if (row < 0 || (row & (parts - 1)) != part) continue;
-      const float* __restrict from = gradients.data() + j * dim_;
-      float* __restrict to = out + row * dim_;
-      if (row < begun) {
-        for (int k = 0; k < dim_; ++k) to[k] += from[k];
-      } else {
-        clear(row);
-        for (int k = 0; k < dim_; ++k) to[k] = 0.0f + from[k];  // -0 to 0
-        begun = row + parts;
-      }
-    }
-    clear(rows);
-  }
-
-  static constexpr int64_t kMaxParts = 8;  // each part reads all positions
-  static constexpr int64_t kCostPerRow = 8;
 
   int n_ = 0;
   int dim_ = 0;

@@ -45,3 +45,7 @@ DISCONNECTED = "_mx_rec_disconnected"
 
 # On a restore gather: the implementation a kernel should choose.
 OP_IMPL_MODE = "_op_impl_mode"
+
+# By which TensorFlow chooses among the kernels of an op, and the one of GatherV2 in kernels/ops/hot_gather_op.cc.
+KERNEL = "_kernel"
+HOT_KERNEL = "mx_rec_hot"

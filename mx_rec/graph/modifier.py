@@ -55,8 +55,7 @@ def modify_graph_and_start_emb_cache(
         dump_graph: write the graph before and after as text, to ./export_graph/old_graph.pbtxt and
             new_graph.pbtxt.
         op_impl_mode: path of an `op_impl_mode.ini`; without it the gathers that restore the batch are marked
-            `high_performance`, a hint that no kernel reads yet. HOT_EMBEDDING=0 in the environment turns the
-            marks off.
+            `high_performance` and run by a kernel made for it. HOT_EMBEDDING=0 in the environment turns that off.
 
     Returns:
         One report per pass.

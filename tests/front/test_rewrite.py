@@ -15,7 +15,7 @@ from mx_rec.core.embedding import create_table, sparse_lookup
 from mx_rec.errors import GraphRewriteError
 from mx_rec.graph import modify_graph_and_start_emb_cache
 from mx_rec.graph.canonical import canonical_text
-from mx_rec.optimizers import gradient_descent_by_addr, lazy_adam_by_addr
+from mx_rec.optimizers import gradient_descent_by_addr, lazy_adam, lazy_adam_by_addr
 from mx_rec.passes import PassManager, PipelineOptions, default_pipeline
 from mx_rec.util.initialize import get_initializer, init, terminate_config_initializer
 
@@ -420,6 +420,31 @@ def test_hot_embedding_hints(monkeypatch, tmp_path):
             modify_graph_and_start_emb_cache(op_impl_mode=path)
             counts.append(len(_hints(graph)))
     assert counts == [6, 0, 0]
+
+
+def _hot_run(monkeypatch, is_hot):
+    """Results and new rows of a table of fixed capacity, whose gathers are not fused."""
+    monkeypatch.setenv("HOT_EMBEDDING", "1" if is_hot else "0")
+    terminate_config_initializer()
+    init()
+    with tf.Graph().as_default() as graph:
+        ids = tf1.data.make_one_shot_iterator(_dataset(0).repeat()).get_next()["user"]
+        table = create_table(tf.int64, 4, "user", tf1.random_normal_initializer(seed=3), device_vocabulary_size=200)
+        loss = tf.reduce_sum(tf.square(sparse_lookup(table, ids) - 1.0))
+        optimizer = lazy_adam.create_hash_optimizer(0.1)
+        step = optimizer.minimize(loss, var_list=[table.variable])
+        modify_graph_and_start_emb_cache()
+        kernels = [op.get_attr("_kernel") for op in graph.get_operations() if "_kernel" in op.node_def.attr]
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            losses = [session.run([loss, step])[0] for _ in range(STEPS)]
+            return kernels, (losses, table.export(session))
+
+
+def test_the_hot_kernel_gives_what_tensorflows_gives(monkeypatch):
+    (kernels, hot), (none, stock) = _hot_run(monkeypatch, True), _hot_run(monkeypatch, False)
+    assert (kernels, none) == ([b"mx_rec_hot"], [])
+    np.testing.assert_equal(hot, stock)
 
 
 def test_unmoved_lookups_still_have_an_initializer():

@@ -12,6 +12,13 @@ struct RowMath {
   void (*gather)(const float* const* rows, int64_t n, int dim,
                  const float* default_row, float* out);
 
+  // sums[r, :] = the sum of batch[i, :] over the i with positions[i] = r, in
+  // order of i, for the rows r < n with r % parts = part; `parts` is a power of
+  // two. Negative positions are left out.
+  void (*sum_part)(const float* batch, const int32_t* positions, int64_t size,
+                   int64_t n, int dim, int64_t part, int64_t parts,
+                   float* sums);
+
   // w -= learning_rate * (g + weight_decay * w).
   void (*sgd)(float* const* rows, const float* gradients, int64_t n, int dim,
               float learning_rate, float weight_decay);

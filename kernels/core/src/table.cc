@@ -11,6 +11,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "first_error.h"
 #include "hash.h"
 #include "key_sorter.h"
 #include "row_math.h"
@@ -96,22 +97,6 @@ std::string Show(const SlotLayout& slots) {
   }
   return text + ")";
 }
-
-// The first error of a parallel loop, by position.
-class FirstError {
- public:
-  void Report(int64_t position) {
-    int64_t seen = position_.load(std::memory_order_relaxed);
-    while (position < seen &&
-           !position_.compare_exchange_weak(seen, position)) {
-    }
-  }
-  int64_t position() const { return position_.load(); }
-  bool any() const { return position() != INT64_MAX; }
-
- private:
-  std::atomic<int64_t> position_{INT64_MAX};
-};
 
 class TableImpl final : public Table {
  public:
