@@ -67,12 +67,23 @@ def modify_graph_and_start_emb_cache(
         GraphRewriteError: a session has already run the graph, the graph is finalized, or a pass
             failed. The graph is as it was.
     """
-    config = ConfigInitializer.get_instance().config
+    ConfigInitializer.get_instance()
     check_bool("dump_graph", dump_graph)
     graph = tf.compat.v1.get_default_graph() if full_graph is None else full_graph
     if not isinstance(graph, tf.Graph):
         raise TypeError(f"full_graph must be a tf.Graph or None, got {type(graph).__name__}")
-    _check_ready(graph)
+    return rewrite_graph(graph, "modify_graph_and_start_emb_cache", dump_graph, op_impl_mode)
+
+
+def rewrite_graph(
+    graph: tf.Graph,
+    caller: str,
+    dump_graph: bool = False,
+    op_impl_mode: Optional[Union[str, os.PathLike]] = None,
+) -> tuple[PassReport, ...]:
+    """See `modify_graph_and_start_emb_cache`; `caller` is the function that messages name."""
+    config = ConfigInitializer.get_instance().config
+    _check_ready(graph, caller)
     options = PipelineOptions(
         prefetch=config.prefetch_batch_number,
         hot_embedding=os.environ.get(HOT_EMBEDDING_ENV, "1") != "0",
@@ -94,17 +105,18 @@ def modify_graph_and_start_emb_cache(
     return result.reports
 
 
-def _check_ready(graph: tf.Graph) -> None:
+def _check_ready(graph: tf.Graph, caller: str) -> None:
     """Refuses a graph that cannot be rewritten now, with what to do."""
     state = graph_state.state_of(graph)
     if state.initializers is not None:
         raise EnvironmentError(
-            "this graph has been rewritten already: call modify_graph_and_start_emb_cache() once per graph"
+            f"{caller}: this graph has been rewritten already, and a graph is rewritten once, by "
+            "modify_graph_and_start_emb_cache() or by start_asc_pipeline()"
         )
     trained = [record for record in state.lookups.values() if record.is_train and record.is_grad]
     if trained and not any(_is_updated(record, state) for record in trained):
         raise RuntimeError(
-            "modify_graph_and_start_emb_cache must come after the gradients: no optimizer updates "
+            f"{caller} must come after the gradients: no optimizer updates "
             f"the rows of {', '.join(repr(record.name) for record in trained)} yet. Build "
             "tf.gradients(loss, local_embs) and optimizer.apply_gradients(...) first"
         )
@@ -113,7 +125,7 @@ def _check_ready(graph: tf.Graph) -> None:
     if _was_run(graph, state):
         raise GraphRewriteError(
             "a session has already run this graph, and TensorFlow silently ignores edits after that: "
-            "call modify_graph_and_start_emb_cache() before the first session.run"
+            f"call {caller}() before the first session.run"
         )
 
 
