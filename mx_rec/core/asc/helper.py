@@ -28,6 +28,7 @@ InsertFunction = Callable[..., Any]
 _OLDER_PARAMETERS = frozenset({"feature_numbers", "feature_counts"})
 
 
+@tf.autograph.experimental.do_not_convert  # datasets may be made inside functions of datasets
 def get_asc_insert_func(
     tgt_key_specs: Any = None,
     args_index_list: Optional[Sequence[int]] = None,
@@ -78,6 +79,7 @@ def get_asc_insert_func(
     return create_asc_insert_func_with_acg(args_index_list, table_names, **options)
 
 
+@tf.autograph.experimental.do_not_convert
 def create_asc_insert_func_with_specs(
     tgt_key_specs: Any, is_training: bool = True, dump_graph: bool = False, **kwargs: Any
 ) -> InsertFunction:
@@ -104,6 +106,7 @@ def create_asc_insert_func_with_specs(
     return _insert_function(check, dump_graph)
 
 
+@tf.autograph.experimental.do_not_convert
 def create_asc_insert_func_with_acg(
     args_index_list: Any, table_names: Any, is_training: bool = True, dump_graph: bool = False, **kwargs: Any
 ) -> InsertFunction:
