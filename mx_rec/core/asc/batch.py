@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Union
 
 import tensorflow as tf
@@ -75,8 +75,7 @@ def check_timestamp(owner: str, time: Any) -> tf.Tensor:
 def _named(batch: Any) -> Mapping[Any, Any]:
     if isinstance(batch, Mapping):
         return batch
-    fields: Iterator[str] = iter(getattr(batch, "_fields", ()))
-    return {field: getattr(batch, field) for field in fields}
+    return {field: getattr(batch, field) for field in getattr(batch, "_fields", ())}
 
 
 def _parts(batch: Any) -> dict[Any, Any]:
