@@ -46,6 +46,16 @@ def is_open_session_of(session: Any, graph: tf.Graph) -> bool:
     return getattr(session, "_graph", None) is graph and not getattr(session, "_closed", False)
 
 
+def outermost_graph(graph: tf.Graph) -> tf.Graph:
+    """The graph in which the function is made whose body `graph` is; `graph` itself if it is no body."""
+    while True:
+        # The first is of tf.function, the second of the functions of TensorFlow 1.
+        outer = getattr(graph, "outer_graph", None) or getattr(graph, "_outer_graph", None)
+        if outer is None:
+            return graph
+        graph = outer
+
+
 def set_string_attr(op: tf.Operation, name: str, value: str) -> None:
     """Set a string attribute of a live op."""
     set_attr(op, name, attr_value_pb2.AttrValue(s=value.encode()))

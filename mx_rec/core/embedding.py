@@ -23,6 +23,9 @@ from mx_rec.constants.constants import (
     MIN_DIM,
 )
 from mx_rec.core import graph_state
+from mx_rec.core.admission import admission_of_lookup
+from mx_rec.core.asc.batch import check_ids, component
+from mx_rec.core.asc.feature_spec import FeatureSpec
 from mx_rec.core.initializers import table_seed, to_native
 from mx_rec.core.table import EmbeddingTable
 from mx_rec.tf_compat import set_string_attr
@@ -160,39 +163,42 @@ def create_table(
 
 def sparse_lookup(
     hashtable: EmbeddingTable,
-    ids: tf.Tensor,
+    ids: Union[tf.Tensor, FeatureSpec],
     send_count: Optional[int] = None,
     dim: Optional[int] = None,
     is_train: bool = True,
     name: Optional[str] = None,
     modify_graph: bool = False,
-    batch: Optional[dict] = None,
+    batch: Any = None,
     access_and_evict_config: Optional[dict] = None,
     is_grad: bool = True,
-    serving_default_value: Optional[Union[float, Sequence[float], np.ndarray]] = None,
+    serving_default_value: Optional[Union[float, Sequence[float], np.ndarray, tf.Tensor]] = None,
     **kwargs: Any,
 ) -> tf.Tensor:
     """Looks up the embeddings of a batch of ids.
 
     The graph it builds is complete: ids -> unique keys -> addresses -> rows -> back to the batch.
-    `modify_graph_and_start_emb_cache` later moves the first half into the input pipeline.
+    `modify_graph_and_start_emb_cache` or `start_asc_pipeline` later moves the first half into the input pipeline.
 
     Args:
         hashtable: of the same graph as `ids`.
         ids: int32 or int64 tensor of any rank; any size may be unknown or 0. Every int value is a
-            legal id.
+            legal id. Or a FeatureSpec of the table: then `batch` has the ids.
         send_count: 1..2147483647, the largest number of distinct keys of a batch. Needed, and used, with
             `init(use_dynamic=False)` only; the shape of `ids` must then be known.
         dim: accepted (older spelling); must equal the table's if given.
         is_train: training lookups insert missing keys with their initial rows and count; others
             never do, and read `serving_default_value` for missing keys.
-        name: 1..255 characters, unique; default `sparse_lookup_<n>`.
+        name: 1..255 characters, unique among the lookups of its side; default `sparse_lookup_<n>`.
         modify_graph: accepted; the rewrite decides by the graph.
-        batch: accepted; used with feature specifications only.
-        access_and_evict_config: must be None: admission and eviction are not available yet.
+        batch: with a FeatureSpec, the batch from `get_next`, in any structure; see
+            `mx_rec.core.asc.batch.component` for how the specification finds its ids. Else accepted.
+        access_and_evict_config: dict of `access_threshold`, `eviction_threshold` and `faae_coefficient`, or None.
+            The thresholds must be None or -1: admission and eviction are not available yet. A FeatureSpec brings
+            its own; a dict given with it must say the same.
         is_grad: whether the rows are trained; if not, the result passes no gradient on.
-        serving_default_value: a number or [dim] numbers, read where the table has no row; zeros if
-            not given.
+        serving_default_value: a number or [dim] numbers, or a tensor of them, read where the table has no row; zeros
+            if not given.
         **kwargs: ignored with a warning.
 
     Returns:
@@ -205,20 +211,31 @@ def sparse_lookup(
 
     Raises:
         EnvironmentError: before `init`, or after the graph has been rewritten.
+        RuntimeError: a FeatureSpec without `batch`.
         TypeError, ValueError: a parameter is not as said above; the message names it.
         tf.errors.InvalidArgumentError: at run time, for a batch of more distinct keys than `send_count`; nothing of
             this lookup is done.
     """
     config = ConfigInitializer.get_instance()
-    _check_lookup_arguments(hashtable, ids, dim, is_train, is_grad, access_and_evict_config)
+    if not isinstance(hashtable, EmbeddingTable):
+        raise TypeError(f"hashtable must be a table made by create_table, got {hashtable!r}")
+    feature = ids if isinstance(ids, FeatureSpec) else None
+    if isinstance(ids, FeatureSpec):
+        ids = _ids_of_feature(hashtable, ids, batch)
+    _check_lookup_arguments(hashtable, ids, dim, is_train, is_grad)
     _warn_ignored("sparse_lookup", set(kwargs))
     state = graph_state.state_of(ids.graph)
     if state.initializers is not None:
         raise EnvironmentError(
-            f"table {hashtable.table_name!r}: sparse_lookup must come before modify_graph_and_start_emb_cache()"
+            f"table {hashtable.table_name!r}: sparse_lookup must come before modify_graph_and_start_emb_cache() "
+            "and start_asc_pipeline()"
         )
     max_keys = _check_static(hashtable, ids, send_count) if config.use_static else 0
-    lookup_name = _lookup_name(state, name)
+    lookup_name = _lookup_name(state, name, is_train)
+    owner = f"table {hashtable.table_name!r}: " + (
+        f"lookup {lookup_name!r}" if feature is None else f"FeatureSpec {feature.name!r}"
+    )
+    admission = admission_of_lookup(owner, None if feature is None else feature.admission, access_and_evict_config)
     default_row = _default_row(serving_default_value, hashtable.dim)
 
     with tf.compat.v1.name_scope(None), tf.compat.v1.name_scope(f"mx_rec/{hashtable.table_name}/{lookup_name}/"):
@@ -242,7 +259,7 @@ def sparse_lookup(
         graph.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, embeddings)
         graph.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, offsets)
     state.lookups[lookup_name] = graph_state.LookupRecord(
-        lookup_name, hashtable.table_name, is_train, is_grad, addresses, embeddings
+        lookup_name, hashtable.table_name, is_train, is_grad, addresses, embeddings, admission, feature
     )
     return result if is_grad else tf.stop_gradient(result)
 
@@ -261,7 +278,7 @@ def _rows_variable(name: str, handle: tf.Tensor, capacity: int, dim: int) -> tf.
 
 
 def _local_embeddings(
-    table: EmbeddingTable, addresses: tf.Tensor, is_train: bool, default_row: Optional[np.ndarray]
+    table: EmbeddingTable, addresses: tf.Tensor, is_train: bool, default_row: Optional[Union[np.ndarray, tf.Tensor]]
 ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
     """(offsets [n], embeddings [n, dim], the tensors between addresses and embeddings, these included)."""
     if table.variable is None:
@@ -309,13 +326,23 @@ def _warn_ignored(function: str, names: set[str]) -> None:
         logger.warning("%s ignores unknown parameters: %s", function, ", ".join(sorted(names)))
 
 
-def _check_lookup_arguments(
-    table: Any, ids: Any, dim: Any, is_train: Any, is_grad: Any, access_and_evict_config: Any
-) -> None:
-    if not isinstance(table, EmbeddingTable):
-        raise TypeError(f"hashtable must be a table made by create_table, got {table!r}")
+def _ids_of_feature(table: EmbeddingTable, feature: FeatureSpec, batch: Any) -> tf.Tensor:
+    owner = f"table {table.table_name!r}: FeatureSpec {feature.name!r}"
+    if feature.is_timestamp:
+        raise ValueError(f"{owner} is a timestamp, which is not looked up")
+    if feature.table_name != table.table_name:
+        raise ValueError(f"{owner} is a feature of table {feature.table_name!r}")
+    if batch is None:
+        raise RuntimeError(f"{owner} needs its batch: pass sparse_lookup(..., batch=) what get_next gave")
+    return check_ids(owner, component(owner, batch, feature.index_key))
+
+
+def _check_lookup_arguments(table: EmbeddingTable, ids: Any, dim: Any, is_train: Any, is_grad: Any) -> None:
     if not isinstance(ids, tf.Tensor):
-        raise TypeError(f"table {table.table_name!r}: ids must be a dense integer tf.Tensor, got {type(ids).__name__}")
+        raise TypeError(
+            f"table {table.table_name!r}: ids must be a FeatureSpec or a dense integer tf.Tensor, "
+            f"got {type(ids).__name__}"
+        )
     if ids.dtype not in _ID_DTYPES:
         raise TypeError(f"table {table.table_name!r}: ids must be int64 or int32, got {ids.dtype.name}")
     if ids.dtype != table.key_dtype:
@@ -337,11 +364,6 @@ def _check_lookup_arguments(
         raise ValueError(f"table {table.table_name!r}: dim must be the table's {table.dim}, got {dim}")
     check_bool("is_train", is_train)
     check_bool("is_grad", is_grad)
-    if access_and_evict_config is not None:
-        raise ValueError(
-            f"table {table.table_name!r}: access_and_evict_config must be None: "
-            "admission and eviction are not available yet"
-        )
 
 
 def _check_static(table: EmbeddingTable, ids: tf.Tensor, send_count: Any) -> int:
@@ -360,7 +382,7 @@ def _check_static(table: EmbeddingTable, ids: tf.Tensor, send_count: Any) -> int
     return int(send_count)
 
 
-def _lookup_name(state: graph_state.GraphState, name: Optional[str]) -> str:
+def _lookup_name(state: graph_state.GraphState, name: Optional[str], is_train: bool) -> str:
     taken = state.lookups
     if name is None:
         n = len(state.lookups)
@@ -368,15 +390,26 @@ def _lookup_name(state: graph_state.GraphState, name: Optional[str]) -> str:
             n += 1
         return f"sparse_lookup_{n}"
     check_string("name", name, 1, 255, r"[A-Za-z0-9_.\-/]+")
-    if name in taken:
-        raise ValueError(f"lookup name {name!r} is taken in this graph")
-    return name
+    if name not in taken:
+        return name
+    if taken[name].is_train == is_train:
+        side = "training" if is_train else "evaluation"
+        raise ValueError(f"lookup name {name!r} is taken by a {side} lookup of this graph")
+    n = 1
+    while f"{name}_{n}" in taken:
+        n += 1
+    return f"{name}_{n}"
 
 
-def _default_row(value: Any, dim: int) -> Optional[np.ndarray]:
+def _default_row(value: Any, dim: int) -> Optional[Union[np.ndarray, tf.Tensor]]:
     if value is None:
         return None
-    row = np.asarray(value, np.float32)
+    known = tf.get_static_value(value) if isinstance(value, tf.Tensor) else value
+    if known is None:
+        if value.shape.rank not in (None, 0, 1) or (value.shape.rank == 1 and value.shape[0] not in (None, 1, dim)):
+            raise ValueError(f"serving_default_value must be a number or {dim} numbers, got shape {value.shape}")
+        return tf.broadcast_to(tf.cast(value, tf.float32), [dim])
+    row = np.asarray(known, np.float32)
     if row.shape not in ((), (1,), (dim,)):
         raise ValueError(f"serving_default_value must be a number or {dim} numbers, got shape {list(row.shape)}")
     return np.broadcast_to(row, (dim,)).copy()

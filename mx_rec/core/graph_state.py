@@ -13,6 +13,8 @@ import tensorflow as tf
 from mx_rec.tf_compat import is_open_session_of
 
 if TYPE_CHECKING:
+    from mx_rec.core.admission import AdmissionConfig
+    from mx_rec.core.asc.feature_spec import FeatureSpec
     from mx_rec.core.table import EmbeddingTable
 
 
@@ -27,6 +29,8 @@ class LookupRecord:
         is_grad: whether its rows are trained.
         addresses: int64 [n].
         embeddings: float32 [n, dim], the local embedding.
+        admission: its thresholds.
+        feature: the specification it was called with, None if it was called with a tensor.
     """
 
     name: str
@@ -35,6 +39,25 @@ class LookupRecord:
     is_grad: bool
     addresses: tf.Tensor
     embeddings: tf.Tensor
+    admission: AdmissionConfig
+    feature: Optional[FeatureSpec] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PipelineFeature:
+    """What a dataset was said to give for a lookup.
+
+    Attributes:
+        owner: what to call it in messages.
+        table_name: the table it is looked up in; None for the time of the batch.
+        is_train: side of the dataset.
+        spec: its specification, None if it was named by its place in the batch.
+    """
+
+    owner: str
+    table_name: Optional[str]
+    is_train: bool
+    spec: Optional[FeatureSpec]
 
 
 @dataclasses.dataclass
@@ -47,6 +70,7 @@ class GraphState:
             session has run the graph.
         tables: by name.
         lookups: by name, in order of creation.
+        features: what the datasets of the graph were said to give, in order.
         updated: tables that an optimizer updates.
         early_sessions: sessions that existed before mx_rec knew the graph.
         initializers: iterator initializer per side (True: training), set by the rewrite.
@@ -58,6 +82,7 @@ class GraphState:
     token: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
     tables: dict[str, EmbeddingTable] = dataclasses.field(default_factory=dict)
     lookups: dict[str, LookupRecord] = dataclasses.field(default_factory=dict)
+    features: dict[PipelineFeature, None] = dataclasses.field(default_factory=dict)
     updated: set[str] = dataclasses.field(default_factory=set)
     early_sessions: tuple[weakref.ref, ...] = ()
     initializers: Optional[dict[bool, Optional[tf.Operation]]] = None

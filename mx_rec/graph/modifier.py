@@ -66,14 +66,45 @@ def modify_graph_and_start_emb_cache(
         GraphRewriteError: a session has already run the graph, the graph is finalized, or a pass
             failed. The graph is as it was.
     """
-    config = ConfigInitializer.get_instance().config
+    ConfigInitializer.get_instance()
     check_bool("dump_graph", dump_graph)
     graph = tf.compat.v1.get_default_graph() if full_graph is None else full_graph
     if not isinstance(graph, tf.Graph):
         raise TypeError(f"full_graph must be a tf.Graph or None, got {type(graph).__name__}")
-    _check_ready(graph)
+    return rewrite_graph(graph, "modify_graph_and_start_emb_cache", dump_graph, op_impl_mode)
+
+
+def rewrite_graph(
+    graph: tf.Graph,
+    caller: str,
+    dump_graph: bool = False,
+    op_impl_mode: Optional[Union[str, os.PathLike]] = None,
+    may_precede_gradients: bool = False,
+) -> tuple[PassReport, ...]:
+    """See `modify_graph_and_start_emb_cache`.
+
+    Args:
+        graph: the graph.
+        caller: the function that messages name.
+        dump_graph: see there.
+        op_impl_mode: see there.
+        may_precede_gradients: whether training lookups may have no update yet. Nothing is fused then: a gradient
+            that is built later must reach the lookups' own ops.
+    """
+    config = ConfigInitializer.get_instance().config
+    _check_ready(graph, caller)
+    untrained = _untrained(graph_state.state_of(graph))
+    if untrained and not may_precede_gradients:
+        raise RuntimeError(
+            f"{caller} must come after the gradients: no optimizer updates "
+            f"the rows of {', '.join(map(repr, untrained))} yet. Build "
+            "tf.gradients(loss, local_embs) and optimizer.apply_gradients(...) first"
+        )
+    if untrained:
+        logger.info("%s before the gradients: lookups keep ops of their own", caller)
     options = PipelineOptions(
         prefetch=config.prefetch_batch_number,
+        fuse=not untrained,
         hot_embedding=os.environ.get(HOT_EMBEDDING_ENV, "1") != "0",
         op_impl_mode=None if op_impl_mode is None else read_op_impl_mode(op_impl_mode),
         prune=False,  # a live graph keeps its nodes; a session runs only what a fetch needs
@@ -93,27 +124,27 @@ def modify_graph_and_start_emb_cache(
     return result.reports
 
 
-def _check_ready(graph: tf.Graph) -> None:
+def _check_ready(graph: tf.Graph, caller: str) -> None:
     """Refuses a graph that cannot be rewritten now, with what to do."""
     state = graph_state.state_of(graph)
     if state.initializers is not None:
         raise EnvironmentError(
-            "this graph has been rewritten already: call modify_graph_and_start_emb_cache() once per graph"
-        )
-    trained = [record for record in state.lookups.values() if record.is_train and record.is_grad]
-    if trained and not any(_is_updated(record, state) for record in trained):
-        raise RuntimeError(
-            "modify_graph_and_start_emb_cache must come after the gradients: no optimizer updates "
-            f"the rows of {', '.join(repr(record.name) for record in trained)} yet. Build "
-            "tf.gradients(loss, local_embs) and optimizer.apply_gradients(...) first"
+            f"{caller}: this graph has been rewritten already, and a graph is rewritten once, by "
+            "modify_graph_and_start_emb_cache() or by start_asc_pipeline()"
         )
     if graph.finalized:
         raise GraphRewriteError("the graph is finalized; modify it before tf.Graph.finalize()")
     if _was_run(graph, state):
         raise GraphRewriteError(
             "a session has already run this graph, and TensorFlow silently ignores edits after that: "
-            "call modify_graph_and_start_emb_cache() before the first session.run"
+            f"call {caller}() before the first session.run"
         )
+
+
+def _untrained(state: graph_state.GraphState) -> list[str]:
+    """The lookups that train, if no optimizer updates the rows of any of them yet."""
+    trained = [record for record in state.lookups.values() if record.is_train and record.is_grad]
+    return [] if any(_is_updated(record, state) for record in trained) else [record.name for record in trained]
 
 
 def _is_updated(record: graph_state.LookupRecord, state: graph_state.GraphState) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Optional
+
 import tensorflow as tf
 
 from mx_rec.ops.many_ops import sum_gradients_many
@@ -18,12 +20,21 @@ def _restore_gradient(restore: tf.Operation, gradient: tf.Tensor) -> list:
     """
     rows, positions, _ = restore.inputs
     values = tf.convert_to_tensor(gradient)
-    keys = positions.op.outputs[0]
-    if positions.op.type != "MxRecUnique" or rows.shape.rank != 2 or rows.shape[1] is None:
+    keys = _one_per_row(rows, positions)
+    if keys is None or rows.shape.rank != 2 or rows.shape[1] is None:
         flat = tf.reshape(values, tf.concat([[-1], tf.shape(rows)[1:]], 0))
         return [tf.math.unsorted_segment_sum(flat, tf.reshape(positions, [-1]), tf.shape(rows)[0]), None, None]
     (total,) = sum_gradients_many([values], [positions], [keys], rows.shape[1])
     return [total, None, None]
+
+
+def _one_per_row(rows: tf.Tensor, positions: tf.Tensor) -> Optional[tf.Tensor]:
+    """An int64 [n] that tells the number of rows without making them."""
+    if positions.op.type == "MxRecUnique":
+        return positions.op.outputs[0]
+    if rows.op.type in ("MxRecGatherByAddress", "ResourceGather") and rows.op.inputs[1].dtype == tf.int64:
+        return rows.op.inputs[1]
+    return None
 
 
 @tf.RegisterGradient("MxRecSumGradientsMany")

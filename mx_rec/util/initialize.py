@@ -102,7 +102,8 @@ class TrainParamsConfig:
         state = graph_state.modified_state()
         if state is None or state.initializers is None:
             raise EnvironmentError(
-                "get_initializer needs a rewritten graph: call modify_graph_and_start_emb_cache() first"
+                "get_initializer needs a rewritten graph: call modify_graph_and_start_emb_cache() or "
+                "start_asc_pipeline() first"
             )
         initializer = state.initializers.get(is_training)
         if initializer is None:
@@ -128,7 +129,8 @@ class TrainParamsConfig:
         state = graph_state.modified_state()
         if state is None:
             raise EnvironmentError(
-                "get_target_batch needs a rewritten graph: call modify_graph_and_start_emb_cache() first"
+                "get_target_batch needs a rewritten graph: call modify_graph_and_start_emb_cache() or "
+                "start_asc_pipeline() first"
             )
         if batch is not None:
             return tf.nest.map_structure(lambda tensor: state.replaced.get(getattr(tensor, "name", ""), tensor), batch)

@@ -136,6 +136,38 @@ def test_merged_tables_keep_their_own_rows(mxrec):
         assert [table.size(session) for table in tables] == [1, 1]
 
 
+def test_train_and_eval_lookups_may_share_a_name(mxrec):
+    table, ids = _table(), tf.constant([3, 4], tf.int64)
+    train = sparse_lookup(table, ids, name="clicks")
+    read = sparse_lookup(table, ids, name="clicks", is_train=False)
+    with pytest.raises(ValueError, match="lookup name 'clicks' is taken by a training lookup of this graph"):
+        sparse_lookup(table, ids, name="clicks")
+    with tf1.Session() as session:
+        rows = session.run(train)
+        np.testing.assert_array_equal(session.run(read), rows)
+
+
+@pytest.mark.parametrize("expansion", [True, False])
+def test_the_serving_default_may_be_a_tensor(mxrec, expansion):
+    terminate_config_initializer()
+    init(use_dynamic_expansion=expansion)
+    table = create_table(tf.int64, 4, "user", tf1.ones_initializer(), device_vocabulary_size=5)
+    fed = tf1.placeholder(tf.float32, [4])
+    ids = tf.constant([3, 4], tf.int64)
+    results = [
+        sparse_lookup(table, ids, is_train=False, serving_default_value=value)
+        for value in (fed, tf.constant(7.0), tf.zeros([4]) + fed[:1])
+    ]
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        one, two, three = session.run(results, {fed: [1, 2, 3, 4]})
+    np.testing.assert_array_equal(one, [[1, 2, 3, 4]] * 2)
+    np.testing.assert_array_equal(two, np.full([2, 4], 7))
+    np.testing.assert_array_equal(three, np.full([2, 4], 1))
+    with pytest.raises(ValueError, match=r"serving_default_value must be a number or 4 numbers, got shape \(3,\)"):
+        sparse_lookup(table, ids, serving_default_value=tf1.placeholder(tf.float32, [3]))
+
+
 def test_dim_may_be_a_tensor_shape(mxrec):
     assert _table(dim=tf.TensorShape([6])).dim == 6
 

@@ -1,0 +1,1 @@
+"""FeatureSpec mode: features named by specifications instead of tensors."""
