@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 from harness import BATCH, environment, scrambled
 
+from mx_rec import ops
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
 from mx_rec.core.embedding import create_table, sparse_lookup
 from mx_rec.optimizers import lazy_adam_by_addr
@@ -50,9 +51,9 @@ def _adam_of_tables(make, ids, values):
 def _ours(ids, values, dim, slots):
     init(use_dynamic_expansion=True)
     table = create_table(tf.int64, dim, OURS, tf1.random_uniform_initializer(-0.1, 0.1, seed=1))
-    rows = sparse_lookup(table, ids)
     if not slots:
-        return rows.op, table
+        return ops.find_or_insert(table.handle, ids).op, table
+    rows = sparse_lookup(table, ids)
     gradients = tf.gradients(tf.reduce_sum(rows * values), tf1.get_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB))
     optimizer = lazy_adam_by_addr.create_hash_optimizer_by_address(1e-3)
     return optimizer.apply_gradients(list(zip(gradients, tf1.get_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET)))), table
