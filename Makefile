@@ -60,10 +60,18 @@ demo: build
 	.venv-bench/bin/python -m pip install -q --no-deps tensorflow-recommenders-addons==0.7.2
 	touch $@
 
+# PyTorch does not share a process, or a venv, with TensorFlow.
+.venv-bench-torch/.ready:
+	$(PYTHON) -m venv .venv-bench-torch
+	.venv-bench-torch/bin/python -m pip install -q numpy torch==2.13.0 fbgemm-gpu-cpu==1.8.0
+	touch $@
+
 # Everything in docs/benchmarks.md. Run it on an otherwise idle machine.
-bench: .venv-bench/.ready build test-core
+bench: .venv-bench/.ready .venv-bench-torch/.ready build test-core
 	cp -r $(VENV)/lib/python3*/site-packages/mx_rec .venv-bench/lib/python3*/site-packages/
 	cd tools/bench && ../../.venv-bench/bin/python bench_store.py
+	cd tools/bench && ../../.venv-bench/bin/python bench_optimizers.py --fbgemm ../../.venv-bench-torch/bin/python
+	cd tools/bench && ../../.venv-bench/bin/python bench_memory.py
 	cd tools/bench && ../../.venv-bench/bin/python bench_fuse.py
 	cd tools/bench && ../../.venv-bench/bin/python bench_rewrite.py --peers
 	$(CORE_BUILD)/bench_core

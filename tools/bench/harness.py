@@ -41,21 +41,32 @@ def id_batches(kind: str, keys: int, batches: int, batch: int = BATCH, seed: int
     ]
 
 
+def timed(run: Callable[[int], object], first: int, calls: int) -> float:
+    """Seconds per call of `calls` calls, which get their numbers from `first` on."""
+    start = time.perf_counter()
+    for i in range(calls):
+        run(first + i)
+    return (time.perf_counter() - start) / calls
+
+
+def interleave_rounds(candidates: dict[str, Callable[[int], float]], rounds: int) -> dict[str, list[float]]:
+    """What each candidate says of each round; a candidate gets the round's number."""
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for round_ in range(rounds):
+        for name, measure in candidates.items():
+            times[name].append(measure(round_))
+    return times
+
+
 def interleave(
     candidates: dict[str, Callable[[int], None]], rounds: int, calls: int, warmup: int = 3
 ) -> dict[str, list[float]]:
     """Seconds per call, one value per round, of each candidate; a candidate gets the call's number."""
-    times: dict[str, list[float]] = {name: [] for name in candidates}
     for run in candidates.values():
         for i in range(warmup):
             run(i)
-    for round_ in range(rounds):
-        for name, run in candidates.items():
-            start = time.perf_counter()
-            for i in range(calls):
-                run(round_ * calls + i)
-            times[name].append((time.perf_counter() - start) / calls)
-    return times
+    measures = {name: lambda k, run=run: timed(run, k * calls, calls) for name, run in candidates.items()}
+    return interleave_rounds(measures, rounds)
 
 
 def table(title: str, times: dict[str, list[float]], ours: str, unit_items: int = BATCH) -> str:

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kTargetSlabBytes = int64_t{4} << 20;
 constexpr int64_t kHugePage = int64_t{2} << 20;
+constexpr int64_t kMetaAreaBytes = int64_t{8} << 20;
 constexpr int kMinSlabShift = 6;  // one word of visible bits
 constexpr int kMaxSlabShift = 16;
 constexpr int64_t kMaxRows = int64_t{1} << kRowBits;
@@ -57,19 +58,20 @@ RowStore::RowStore(std::string name, int dim, bool record_counts,
     : name_(std::move(name)),
       dim_(dim),
       record_counts_(record_counts),
-      key_shift_(record_counts ? 4 : 3),
       max_rows_(max_rows > 0 ? std::min(max_rows, kMaxRows) : kMaxRows),
-      slab_shift_(SlabShift(dim)),
-      slab_mask_((RowIndex{1} << slab_shift_) - 1),
-      max_slabs_(kMaxRows >> slab_shift_),
-      stride_(dim) {}
+      max_slabs_(kMaxRows >> SlabShift(dim)) {
+  slab_shift_ = SlabShift(dim);
+  slab_mask_ = (RowIndex{1} << slab_shift_) - 1;
+  key_shift_ = record_counts ? 4 : 3;
+  stride_ = dim;
+}
 
 RowStore::~RowStore() {
   const uint32_t ready = slabs_ready_.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < ready; ++i) {
     Unmap(slabs_[i].data, DataBytes(stride_));
-    Unmap(slabs_[i].bits, MetaBytes());
   }
+  for (const Area& area : meta_areas_) Unmap(area.start, area.bytes);
   Unmap(slabs_, max_slabs_ * static_cast<int64_t>(sizeof(Slab)));
 }
 
@@ -85,17 +87,31 @@ Status RowStore::Init() {
   return Status::Ok();
 }
 
-// Bits and keys of a slab share one mapping, in this order.
+// Bits and keys of a slab lie together, in this order.
 int64_t RowStore::MetaBytes() const {
-  const int64_t bits =
-      (slab_rows() / 64) * static_cast<int64_t>(sizeof(RowBits));
-  return bits + (slab_rows() << key_shift_);
+  return (BitBytes() + (slab_rows() << key_shift_) + 63) & ~int64_t{63};
+}
+
+// Several slabs share an area, so that their keys, which are read at random,
+// lie on huge pages.
+char* RowStore::TakeMeta(bool huge_pages) {
+  if (meta_rest_bytes_ < MetaBytes()) {
+    const int64_t bytes =
+        huge_pages ? std::max(kMetaAreaBytes, MetaBytes()) : MetaBytes();
+    void* const start = Map(bytes, huge_pages);
+    if (start == nullptr) return nullptr;
+    meta_areas_.push_back({start, bytes});
+    meta_rest_ = static_cast<char*>(start);
+    meta_rest_bytes_ = bytes;
+  }
+  char* const taken = meta_rest_;
+  meta_rest_ += MetaBytes();
+  meta_rest_bytes_ -= MetaBytes();
+  return taken;
 }
 
 int64_t RowStore::bytes_beside_rows() const {
-  const int64_t bits =
-      rows_allocated() / 64 * static_cast<int64_t>(sizeof(RowBits));
-  return (rows_allocated() << key_shift_) + bits;
+  return (rows_allocated() << key_shift_) + rows_allocated() * kBitKinds / 8;
 }
 
 Status RowStore::Allocate(uint32_t count, RowIndex* first) {
@@ -132,14 +148,13 @@ Status RowStore::AddSlab(int64_t rows_needed) {
   if (capacity() >= rows_needed) return Status::Ok();
   // The first slab has small pages, so that a small table stays small.
   const bool huge_pages = index > 0 && DataBytes(stride_) >= kHugePage;
-  Slab slab = {};
-  if (stride_ > 0) {
-    slab.data = static_cast<float*>(Map(DataBytes(stride_), huge_pages));
-  }
-  char* meta = static_cast<char*>(Map(MetaBytes(), false));
-  if ((slab.data == nullptr && stride_ > 0) || meta == nullptr) {
-    Unmap(slab.data, DataBytes(stride_));
-    Unmap(meta, MetaBytes());
+  float* const data =
+      stride_ > 0 ? static_cast<float*>(Map(DataBytes(stride_), huge_pages))
+                  : nullptr;
+  char* const meta =
+      stride_ > 0 && data == nullptr ? nullptr : TakeMeta(huge_pages);
+  if (meta == nullptr) {
+    Unmap(data, DataBytes(stride_));
     return Status::ResourceExhausted(
         "table '" + name_ + "': the system gives no memory for rows " +
         std::to_string(capacity()) + " to " +
@@ -147,10 +162,10 @@ Status RowStore::AddSlab(int64_t rows_needed) {
         std::to_string(DataBytes(stride_) + MetaBytes()) + " bytes)");
   }
   // Zeroed memory is a valid state of the atomics.
-  slab.bits = reinterpret_cast<RowBits*>(meta);
-  meta += (slab_rows() / 64) * static_cast<int64_t>(sizeof(RowBits));
-  slab.keys = meta;
-  slabs_[index] = slab;
+  Slab& slab = slabs_[index];
+  slab.data = data;
+  slab.bits = reinterpret_cast<std::atomic<uint64_t>*>(meta);
+  slab.keys = meta + BitBytes();
   slabs_ready_.store(index + 1, std::memory_order_release);
   return Status::Ok();
 }
@@ -193,8 +208,10 @@ Status RowStore::AddSlots(const std::vector<float>& initial_values) {
 void RowStore::ForgetInitialized() const {
   const uint32_t ready = slabs_ready_.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < ready; ++i) {
-    for (int64_t w = 0; w < slab_rows() / 64; ++w) {
-      slabs_[i].bits[w].initialized.store(0, std::memory_order_relaxed);
+    std::atomic<uint64_t>* const words =
+        slabs_[i].bits + kInitialized * words_per_kind();
+    for (int64_t w = 0; w < words_per_kind(); ++w) {
+      words[w].store(0, std::memory_order_relaxed);
     }
   }
 }

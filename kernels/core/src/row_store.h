@@ -14,10 +14,107 @@
 
 namespace mxrec {
 
+// The way from a row index to its row. A loop over many rows keeps a copy of
+// its own, which the compiler can hold in registers.
+class RowAccess {
+ public:
+  int stride() const { return stride_; }
+
+  // The accessors below need row < capacity().
+  float* Row(RowIndex row) const {
+    return SlabOf(row).data + static_cast<int64_t>(row & slab_mask_) * stride_;
+  }
+  Key* KeyOf(RowIndex row) const {
+    return reinterpret_cast<Key*>(
+        SlabOf(row).keys +
+        (static_cast<int64_t>(row & slab_mask_) << key_shift_));
+  }
+  // Only if counts are recorded.
+  std::atomic<int64_t>* CountOf(RowIndex row) const {
+    return reinterpret_cast<std::atomic<int64_t>*>(KeyOf(row) + 1);
+  }
+  bool IsVisible(RowIndex row) const {
+    return IsSet(Word(kVisible, row)->load(std::memory_order_acquire), row);
+  }
+  void PrefetchVisible(RowIndex row) const {
+    __builtin_prefetch(Word(kVisible, row), 0, 3);
+  }
+  // True if the row was not visible before. Publishes the row's content.
+  bool MakeVisible(RowIndex row) const {
+    return !IsSet(
+        Word(kVisible, row)->fetch_or(BitOf(row), std::memory_order_acq_rel),
+        row);
+  }
+  // No operation reuses a row yet, so every row is of the first generation.
+  uint32_t GenerationOf(RowIndex /*row*/) const { return 0; }
+
+  bool IsInitialized(RowIndex row) const {
+    return IsSet(Word(kInitialized, row)->load(std::memory_order_acquire), row);
+  }
+  // After the row has been written.
+  void SetInitialized(RowIndex row) const {
+    Word(kInitialized, row)->fetch_or(BitOf(row), std::memory_order_release);
+  }
+  // Before the row becomes visible.
+  void Freeze(RowIndex row) const {
+    Word(kFrozen, row)->fetch_or(BitOf(row), std::memory_order_relaxed);
+  }
+  bool IsFrozen(RowIndex row) const {
+    return IsSet(Word(kFrozen, row)->load(std::memory_order_relaxed), row);
+  }
+
+  // Marks are for one holder of the exclusive rows lock. True if it was marked.
+  bool TestAndMark(RowIndex row) const {
+    std::atomic<uint64_t>* const word = Word(kMark, row);
+    const uint64_t marks = word->load(std::memory_order_relaxed);
+    word->store(marks | BitOf(row), std::memory_order_relaxed);
+    return IsSet(marks, row);
+  }
+  void ClearMarks(RowIndex row) const {
+    Word(kMark, row)->store(0, std::memory_order_relaxed);
+  }
+
+ protected:
+  // Each is an array of its own, a bit for a row, so that what a lookup reads
+  // stays in cache and what a table does not use is never resident.
+  enum BitKind {
+    kVisible,
+    kInitialized,  // of rows kept elsewhere
+    kFrozen,       // updates skip the row
+    kMark,
+    kBitKinds
+  };
+  struct Slab {
+    float* data;
+    // A key each, followed by its count if counts are recorded: whoever counts
+    // has just compared the key, and both are in one cache line.
+    char* keys;
+    std::atomic<uint64_t>* bits;  // of each kind, one after the other
+  };
+
+  Slab& SlabOf(RowIndex row) const { return slabs_[row >> slab_shift_]; }
+  std::atomic<uint64_t>* Word(BitKind kind, RowIndex row) const {
+    return SlabOf(row).bits + kind * words_per_kind() +
+           ((row & slab_mask_) >> 6);
+  }
+  static uint64_t BitOf(RowIndex row) { return uint64_t{1} << (row & 63); }
+  static bool IsSet(uint64_t word, RowIndex row) {
+    return (word & BitOf(row)) != 0;
+  }
+  int64_t slab_rows() const { return int64_t{1} << slab_shift_; }
+  int64_t words_per_kind() const { return slab_rows() >> 6; }
+
+  Slab* slabs_ = nullptr;
+  int slab_shift_ = 0;
+  RowIndex slab_mask_ = 0;
+  int key_shift_ = 0;  // log2 of the bytes of a key and its count
+  int stride_ = 0;
+};
+
 // Thread safety: Allocate and the accessors of one row may run concurrently;
 // row data are guarded by the table's rows lock, or not yet visible. AddSlots
 // needs exclusive access to the whole store.
-class RowStore {
+class RowStore : public RowAccess {
  public:
   // `dim` floats per row to begin with; 0 if rows are kept elsewhere.
   RowStore(std::string name, int dim, bool record_counts, int64_t max_rows);
@@ -34,7 +131,8 @@ class RowStore {
   // Widens every row by `initial_values.size()` slots of dim floats each.
   Status AddSlots(const std::vector<float>& initial_values);
 
-  int stride() const { return stride_; }
+  void ForgetInitialized() const;
+
   bool records_counts() const { return record_counts_; }
   int64_t rows_allocated() const {
     return next_.load(std::memory_order_relaxed);
@@ -45,103 +143,35 @@ class RowStore {
   }
   int64_t bytes_beside_rows() const;
 
-  // The accessors below need row < capacity().
-  float* Row(RowIndex row) const {
-    return SlabOf(row).data + static_cast<int64_t>(row & slab_mask_) * stride_;
-  }
-  Key* KeyOf(RowIndex row) const {
-    return reinterpret_cast<Key*>(
-        SlabOf(row).keys +
-        (static_cast<int64_t>(row & slab_mask_) << key_shift_));
-  }
-  // Only if counts are recorded.
-  std::atomic<int64_t>* CountOf(RowIndex row) const {
-    return reinterpret_cast<std::atomic<int64_t>*>(KeyOf(row) + 1);
-  }
-  bool IsVisible(RowIndex row) const {
-    return (Bits(row).visible.load(std::memory_order_acquire) >> (row & 63)) &
-           1;
-  }
-  // True if the row was not visible before. Publishes the row's content.
-  bool MakeVisible(RowIndex row) const {
-    const uint64_t bit = uint64_t{1} << (row & 63);
-    return (Bits(row).visible.fetch_or(bit, std::memory_order_acq_rel) & bit) ==
-           0;
-  }
-  // No operation reuses a row yet, so every row is of the first generation.
-  uint32_t GenerationOf(RowIndex /*row*/) const { return 0; }
-
-  bool IsInitialized(RowIndex row) const {
-    return (Bits(row).initialized.load(std::memory_order_acquire) >>
-            (row & 63)) &
-           1;
-  }
-  // After the row has been written.
-  void SetInitialized(RowIndex row) const {
-    Bits(row).initialized.fetch_or(uint64_t{1} << (row & 63),
-                                   std::memory_order_release);
-  }
-  void ForgetInitialized() const;
-
-  // Before the row becomes visible.
-  void Freeze(RowIndex row) const {
-    Bits(row).frozen.fetch_or(uint64_t{1} << (row & 63),
-                              std::memory_order_relaxed);
-  }
-  bool IsFrozen(RowIndex row) const {
-    return (Bits(row).frozen.load(std::memory_order_relaxed) >> (row & 63)) & 1;
-  }
-
-  // Marks are for one holder of the exclusive rows lock. True if it was marked.
-  bool TestAndMark(RowIndex row) const {
-    const uint64_t bit = uint64_t{1} << (row & 63);
-    uint64_t& word = Bits(row).mark;
-    const bool marked = (word & bit) != 0;
-    word |= bit;
-    return marked;
-  }
-  void ClearMarks(RowIndex row) const { Bits(row).mark = 0; }
-
  private:
-  struct RowBits {  // of 64 rows
-    std::atomic<uint64_t> visible;
-    std::atomic<uint64_t> initialized;  // of rows kept elsewhere
-    std::atomic<uint64_t> frozen;       // updates skip the row
-    uint64_t mark;
-  };
-  struct Slab {
-    float* data;
-    // A key each, followed by its count if counts are recorded: whoever counts
-    // has just compared the key, and both are in one cache line.
-    char* keys;
-    RowBits* bits;
-  };
-
-  Slab& SlabOf(RowIndex row) const { return slabs_[row >> slab_shift_]; }
-  RowBits& Bits(RowIndex row) const {
-    return SlabOf(row).bits[(row & slab_mask_) >> 6];
+  int64_t BitBytes() const {
+    return kBitKinds * words_per_kind() *
+           static_cast<int64_t>(sizeof(std::atomic<uint64_t>));
   }
-  int64_t slab_rows() const { return int64_t{1} << slab_shift_; }
   int64_t DataBytes(int stride) const {
     return slab_rows() * stride * static_cast<int64_t>(sizeof(float));
   }
   int64_t MetaBytes() const;
+  // Zeroed memory for the keys and bits of a slab, null on failure.
+  char* TakeMeta(bool huge_pages);
   // One more slab, unless another thread has already made room.
   Status AddSlab(int64_t rows_needed);
 
   const std::string name_;
   const int dim_;
   const bool record_counts_;
-  const int key_shift_;  // log2 of the bytes of a key and its count
   const int64_t max_rows_;
-  int slab_shift_ = 0;
-  RowIndex slab_mask_ = 0;
   int64_t max_slabs_ = 0;
-  int stride_;
-  Slab* slabs_ = nullptr;
   std::atomic<uint32_t> slabs_ready_{0};
   std::atomic<int64_t> next_{0};
-  std::mutex grow_mutex_;
+  std::mutex grow_mutex_;  // guards what follows
+  struct Area {
+    void* start;
+    int64_t bytes;
+  };
+  std::vector<Area> meta_areas_;
+  char* meta_rest_ = nullptr;  // of the newest, not taken yet
+  int64_t meta_rest_bytes_ = 0;
 };
 
 }  // namespace mxrec

@@ -39,7 +39,7 @@ void ShardIndex::Insert(uint64_t hash, RowIndex row) {
   }
 }
 
-bool ShardIndex::Grow(const RowStore& rows) {
+bool ShardIndex::Grow(const RowAccess& rows) {
   const uint32_t new_count = CountAtLevel(level_ + (count_ == 0 ? 0 : 1));
   Bucket* fresh = static_cast<Bucket*>(
       std::aligned_alloc(sizeof(Bucket), new_count * sizeof(Bucket)));

@@ -45,18 +45,21 @@ class ShardIndex {
   void PrefetchBucket(uint64_t hash) const {
     if (count_ != 0) __builtin_prefetch(&buckets_[Home(hash)], 0, 3);
   }
-  // Brings the key of the likeliest row near.
-  void PrefetchKey(uint64_t hash, const RowStore& rows) const {
-    if (count_ == 0) return;
+  // The row that most likely has the key, if any does, or -1. Brings its key
+  // near.
+  int64_t LikelyRow(uint64_t hash, const RowAccess& rows) const {
+    if (count_ == 0) return -1;
     const Bucket& bucket = buckets_[Home(hash)];
     const uint32_t match = Match(bucket, TagOf(hash));
-    if (match != 0) {
-      __builtin_prefetch(rows.KeyOf(bucket.rows[__builtin_ctz(match)]), 0, 3);
-    }
+    if (match == 0) return -1;
+    const RowIndex row = bucket.rows[__builtin_ctz(match)];
+    __builtin_prefetch(rows.KeyOf(row), 0, 3);
+    return row;
   }
 
   // True and the row if the key is there.
-  bool Find(uint64_t hash, Key key, const RowStore& rows, RowIndex* row) const {
+  bool Find(uint64_t hash, Key key, const RowAccess& rows,
+            RowIndex* row) const {
     if (count_ == 0) return false;
     const uint8_t tag = TagOf(hash);
     uint32_t at = Home(hash);
@@ -77,7 +80,7 @@ class ShardIndex {
   }
 
   // Makes room for one more key. False if there is no memory; nothing changed.
-  bool Reserve(const RowStore& rows) { return size_ < limit_ || Grow(rows); }
+  bool Reserve(const RowAccess& rows) { return size_ < limit_ || Grow(rows); }
   // The key must be absent, and Reserve must have returned true.
   void Insert(uint64_t hash, RowIndex row);
 
@@ -112,7 +115,7 @@ class ShardIndex {
   }
   uint32_t Next(uint32_t at) const { return at + 1 == count_ ? 0 : at + 1; }
   uint32_t CountAtLevel(int level) const;
-  bool Grow(const RowStore& rows);
+  bool Grow(const RowAccess& rows);
 
   std::unique_ptr<Bucket[], FreeDeleter> buckets_;
   uint32_t count_ = 0;  // buckets

@@ -31,8 +31,13 @@ constexpr int64_t kKeyAhead = 32;
 constexpr int64_t kMinKeysTogether = 32;
 constexpr int kMaxLockedShards = 16;
 constexpr int64_t kMinParallelKeys = 1024;
-constexpr int64_t kHintsAhead = 16;     // prefetched
-constexpr int64_t kRowsPerBlock = 256;  // row pointers resolved at a time
+constexpr int64_t kHintsAhead = 16;    // prefetched
+constexpr int64_t kVisibleAhead = 16;  // prefetched
+// Row pointers that a gather resolves at a time. Rows of one cache line or two
+// are fetched when they are; the copying itself fetches longer ones.
+constexpr int64_t kRowsPerBlock = 256;
+constexpr int64_t kShortRowsPerBlock = 64;
+constexpr int kShortRow = 32;  // floats
 // Rough costs in cycles, for the thread pool.
 constexpr int64_t kProbeCost = 60;
 constexpr int64_t kValidateCost = 15;
@@ -180,6 +185,7 @@ class TableImpl final : public Table {
     ShardIndex index;
     RowIndex next_row = 0;  // of the run it is filling
     uint32_t rows_left = 0;
+    int64_t reserved = 0;  // keys of the index whose rows are not visible
   };
 
   bool is_fixed() const { return options_.fixed_capacity > 0; }
@@ -201,7 +207,8 @@ class TableImpl final : public Table {
 
   Status CheckSpans(Span<const Key> keys, Span<const Address> hints,
                     Span<const int32_t> counts, Span<Address> addresses) const;
-  bool HintHolds(Address hint, Key key, int64_t capacity) const;
+  bool HintHolds(Address hint, Key key, const RowAccess& rows,
+                 int64_t capacity) const;
   // Uses the hints of [begin, end) that hold and writes the other positions to
   // `left`. Returns how many.
   int64_t UseHints(Span<const Key> keys, Span<const Address> hints,
@@ -219,14 +226,32 @@ class TableImpl final : public Table {
                        Span<Address> addresses);
   Status ProcessLocked(Span<const KeyAt> keys, Missing missing,
                        Span<const int32_t> counts, Span<Address> addresses);
-  bool ProcessKey(uint64_t hash, const KeyAt& key, Missing missing,
+  // A key on its way through the pipeline of ProcessLocked.
+  struct InFlight {
+    uint64_t hash;
+    Shard* shard;
+    int64_t likely_row;
+  };
+  bool ProcessKey(const InFlight& ahead, const KeyAt& key,
+                  const RowAccess& rows, Missing missing,
                   Span<const int32_t> counts, Span<Address> addresses,
                   int64_t* became_visible, Status* status);
   Status Process(Span<const Key> keys, Span<const Address> hints,
                  Missing missing, Span<const int32_t> counts,
                  Span<Address> addresses, const Parallel& parallel);
 
-  const char* Illegal(Address address) const;
+  // What IsLegal reads.
+  static void PrefetchVisible(Address address, const RowAccess& rows,
+                              int64_t capacity) {
+    if (RowOf(address) < capacity) rows.PrefetchVisible(RowOf(address));
+  }
+  // `rows` and `capacity` are what the loop keeps of the table.
+  bool IsLegal(Address address, const RowAccess& rows, int64_t capacity) const {
+    const RowIndex row = RowOf(address);
+    return NonceOf(address) == nonce_ && row < capacity &&
+           rows.IsVisible(row) &&
+           GenerationOf(address) == rows.GenerationOf(row);
+  }
   Status AddressError(Address address, int64_t position) const;
   Status ResolveForUpdate(Span<const Address> addresses,
                           const Parallel& parallel, float** rows,
@@ -279,30 +304,33 @@ Status TableImpl::CheckSpans(Span<const Key> keys, Span<const Address> hints,
   return Status::Ok();
 }
 
-bool TableImpl::HintHolds(Address hint, Key key, int64_t capacity) const {
+bool TableImpl::HintHolds(Address hint, Key key, const RowAccess& rows,
+                          int64_t capacity) const {
   if (NonceOf(hint) != nonce_) return false;
   const RowIndex row = RowOf(hint);
   if (row >= capacity) return false;
   // Visibility first: it is what publishes the row's key to this thread. A
   // reserved row is left to the search, which makes it visible.
-  return GenerationOf(hint) == rows_->GenerationOf(row) &&
-         rows_->IsVisible(row) && *rows_->KeyOf(row) == key;
+  return GenerationOf(hint) == rows.GenerationOf(row) && rows.IsVisible(row) &&
+         *rows.KeyOf(row) == key;
 }
 
 int64_t TableImpl::UseHints(Span<const Key> keys, Span<const Address> hints,
                             bool add_counts, Span<const int32_t> counts,
                             int64_t begin, int64_t end, Span<Address> addresses,
                             uint32_t* left) const {
+  const RowAccess rows = *rows_;
   const int64_t capacity = rows_->capacity();
   int64_t n = 0;
   for (int64_t i = begin; i < end; ++i) {
     if (i + kHintsAhead < end) {
       const Address ahead = hints[i + kHintsAhead];
       if (NonceOf(ahead) == nonce_ && RowOf(ahead) < capacity) {
-        __builtin_prefetch(rows_->KeyOf(RowOf(ahead)), 0, 3);
+        __builtin_prefetch(rows.KeyOf(RowOf(ahead)), 0, 3);
+        rows.PrefetchVisible(RowOf(ahead));
       }
     }
-    if (HintHolds(hints[i], keys[i], capacity)) {
+    if (HintHolds(hints[i], keys[i], rows, capacity)) {
       addresses[i] = hints[i];
       if (add_counts) AddCount(RowOf(hints[i]), counts, i);
     } else {
@@ -375,27 +403,29 @@ Status TableImpl::ProcessLocked(Span<const KeyAt> keys, Missing missing,
                                 Span<const int32_t> counts,
                                 Span<Address> addresses) {
   const int64_t n = keys.size();
+  const RowAccess rows = *rows_;
   Status status;
   int64_t became_visible = 0;
-  std::array<uint64_t, kBucketAhead> hashes;  // of the keys in the pipeline
+  std::array<InFlight, kBucketAhead> pipeline;
   for (int64_t in = 0; in < n + kBucketAhead; ++in) {
     const int64_t out = in - kBucketAhead;
-    if (out >= 0) {
-      const uint64_t hash = hashes[out % kBucketAhead];
-      if (!ProcessKey(hash, keys[out], missing, counts, addresses,
-                      &became_visible, &status)) {
-        break;
-      }
+    InFlight& ends = pipeline[in % kBucketAhead];
+    if (out >= 0 && !ProcessKey(ends, keys[out], rows, missing, counts,
+                                addresses, &became_visible, &status)) {
+      break;
     }
     if (in < n) {
       const uint64_t hash = HashKey(keys[in].key);
-      hashes[in % kBucketAhead] = hash;
-      shards_[ShardOf(hash)]->index.PrefetchBucket(hash);
+      ends = {hash, shards_[ShardOf(hash)].get(), -1};
+      ends.shard->index.PrefetchBucket(hash);
     }
     const int64_t middle = in - (kBucketAhead - kKeyAhead);
     if (middle >= 0 && middle < n) {
-      const uint64_t hash = hashes[middle % kBucketAhead];
-      shards_[ShardOf(hash)]->index.PrefetchKey(hash, *rows_);
+      InFlight& key = pipeline[middle % kBucketAhead];
+      key.likely_row = key.shard->index.LikelyRow(key.hash, rows);
+      if (key.likely_row >= 0 && key.shard->reserved != 0) {
+        rows.PrefetchVisible(static_cast<RowIndex>(key.likely_row));
+      }
     }
   }
   if (became_visible != 0) {
@@ -405,25 +435,31 @@ Status TableImpl::ProcessLocked(Span<const KeyAt> keys, Missing missing,
 }
 
 // False if it failed: then *status says why.
-bool TableImpl::ProcessKey(uint64_t hash, const KeyAt& key, Missing missing,
+bool TableImpl::ProcessKey(const InFlight& ahead, const KeyAt& key,
+                           const RowAccess& rows, Missing missing,
                            Span<const int32_t> counts, Span<Address> addresses,
                            int64_t* became_visible, Status* status) {
-  Shard* shard = shards_[ShardOf(hash)].get();
-  RowIndex row = 0;
-  bool found = shard->index.Find(hash, key.key, *rows_, &row);
+  // A row that holds the key is the key's, however the index has grown since.
+  RowIndex row = static_cast<RowIndex>(ahead.likely_row);
+  bool found = (ahead.likely_row >= 0 && *rows.KeyOf(row) == key.key) ||
+               ahead.shard->index.Find(ahead.hash, key.key, rows, &row);
+  Shard* const shard = ahead.shard;
   if (!found && missing != Missing::kLeave) {
-    *status = InsertKey(shard, hash, key.key, &row);
+    *status = InsertKey(shard, ahead.hash, key.key, &row);
     if (!status->ok()) return false;
     found = true;
+    ++shard->reserved;
   }
+  // Where nothing is reserved, visible bits need not be read.
   if (missing == Missing::kInsert) {
-    if (!rows_->IsVisible(row)) {
-      rows_->MakeVisible(row);
+    if (shard->reserved != 0 && !rows.IsVisible(row)) {
+      rows.MakeVisible(row);
+      --shard->reserved;
       ++*became_visible;
     }
     AddCount(row, counts, key.position);
   } else if (missing == Missing::kLeave) {
-    found = found && rows_->IsVisible(row);
+    found = found && (shard->reserved == 0 || rows.IsVisible(row));
   }
   addresses[key.position] = found ? AddressOf(row) : kNoRow;
   return true;
@@ -522,25 +558,18 @@ Status TableImpl::LookAhead(Span<const Key> keys, bool reserve,
                  {}, hints, parallel);
 }
 
-// Null if the address is legal and not kNoRow; else the reason.
-const char* TableImpl::Illegal(Address address) const {
-  if (NonceOf(address) != nonce_) return "it was not handed out by this table";
-  const RowIndex row = RowOf(address);
-  if (row >= rows_->capacity() || !rows_->IsVisible(row)) {
-    return "it names no row";
-  }
-  if (GenerationOf(address) != rows_->GenerationOf(row)) {
-    return "its row was evicted";
-  }
-  return nullptr;
-}
-
 Status TableImpl::AddressError(Address address, int64_t position) const {
-  const char* reason = Illegal(address);
+  const RowIndex row = RowOf(address);
+  const char* reason = "its row was evicted";
+  if (NonceOf(address) != nonce_) {
+    reason = "it was not handed out by this table";
+  } else if (row >= rows_->capacity() || !rows_->IsVisible(row)) {
+    reason = "it names no row";
+  }
   return Status::InvalidArgument(
       "table '" + options_.name + "': illegal address " +
       std::to_string(address) + " at position " + std::to_string(position) +
-      ": " + (reason == nullptr ? "it names no row" : reason) +
+      ": " + reason +
       "; an address is valid only in the process and for the table that "
       "handed it out");
 }
@@ -553,25 +582,44 @@ Status TableImpl::Gather(Span<const Address> addresses,
   if (is_fixed()) return WrongKind("a gather by address");
   SharedLock row_content(rows_lock_);
   const int dim = options_.dim;
+  const bool is_short = dim <= kShortRow;
+  const int64_t block_rows = is_short ? kShortRowsPerBlock : kRowsPerBlock;
   const RowMath& math = BestRowMath();
+  const int64_t capacity = rows_->capacity();
   FirstError error;
   parallel.For(
       addresses.size(), kValidateCost + dim, [&](int64_t begin, int64_t end) {
-        std::array<const float*, kRowsPerBlock> rows;
-        for (int64_t first = begin; first < end; first += kRowsPerBlock) {
-          const int64_t n = std::min(kRowsPerBlock, end - first);
+        // Rows of the next block are on their way while one is copied.
+        using Block = std::array<const float*, kRowsPerBlock>;
+        Block blocks[2];
+        const RowAccess access = *rows_;
+        const auto resolve = [&](int64_t first, Block* rows) {
+          const int64_t n = std::min(block_rows, end - first);
           for (int64_t i = 0; i < n; ++i) {
+            const int64_t ahead = first + i + kVisibleAhead;
+            if (ahead < end)
+              PrefetchVisible(addresses[ahead], access, capacity);
             const Address address = addresses[first + i];
             if (address == kNoRow) {
-              rows[i] = nullptr;
-            } else if (Illegal(address) == nullptr) {
-              rows[i] = rows_->Row(RowOf(address));
+              (*rows)[i] = nullptr;
+            } else if (IsLegal(address, access, capacity)) {
+              (*rows)[i] = access.Row(RowOf(address));
+              if (is_short) __builtin_prefetch((*rows)[i], 0, 3);
             } else {
               error.Report(first + i);
-              return;
+              return false;
             }
           }
-          math.gather(rows.data(), n, dim, default_row, out + first * dim);
+          return true;
+        };
+        if (!resolve(begin, &blocks[0])) return;
+        int current = 0;
+        for (int64_t first = begin; first < end; first += block_rows) {
+          const int64_t next = first + block_rows;
+          if (next < end && !resolve(next, &blocks[1 - current])) return;
+          math.gather(blocks[current].data(), std::min(next, end) - first, dim,
+                      default_row, out + first * dim);
+          current = 1 - current;
         }
       });
   if (!error.any()) return Status::Ok();
@@ -587,14 +635,18 @@ Status TableImpl::ResolveForUpdate(Span<const Address> addresses,
   FirstError error;
   parallel.For(
       addresses.size(), kValidateCost, [&](int64_t begin, int64_t end) {
+        const RowAccess access = *rows_;
+        const int64_t capacity = rows_->capacity();
         for (int64_t i = begin; i < end; ++i) {
+          const int64_t ahead = i + kVisibleAhead;
+          if (ahead < end) PrefetchVisible(addresses[ahead], access, capacity);
           const Address address = addresses[i];
           if (address == kNoRow) {
             rows[i] = nullptr;
-          } else if (Illegal(address) == nullptr) {
+          } else if (IsLegal(address, access, capacity)) {
             const RowIndex row = RowOf(address);
             rows[i] =
-                any_padding && rows_->IsFrozen(row) ? nullptr : rows_->Row(row);
+                any_padding && access.IsFrozen(row) ? nullptr : access.Row(row);
           } else {
             error.Report(i);
             return;
@@ -605,11 +657,12 @@ Status TableImpl::ResolveForUpdate(Span<const Address> addresses,
     return AddressError(addresses[error.position()], error.position());
   }
   bool again = false;
+  const RowAccess access = *rows_;
   for (const Address address : addresses) {
-    if (address != kNoRow) again |= rows_->TestAndMark(RowOf(address));
+    if (address != kNoRow) again |= access.TestAndMark(RowOf(address));
   }
   for (const Address address : addresses) {
-    if (address != kNoRow) rows_->ClearMarks(RowOf(address));
+    if (address != kNoRow) access.ClearMarks(RowOf(address));
   }
   *repeated = again;
   return Status::Ok();
@@ -749,7 +802,9 @@ Status TableImpl::Offsets(Span<const Address> addresses, Span<int64_t> offsets,
       offsets[i] = -1;
       continue;
     }
-    if (Illegal(address) != nullptr) return AddressError(address, i);
+    if (!IsLegal(address, *rows_, rows_->capacity())) {
+      return AddressError(address, i);
+    }
     offsets[i] = RowOf(address);
     *all_initialized &= rows_->IsInitialized(RowOf(address));
   }
