@@ -101,11 +101,9 @@ def _check_weights(where: str, ids: Ids, weights: Any) -> None:
                 f"{where}: weights must have the {part} shape of the ids, {of_ids.shape}, got {of_weights.shape}"
             )
     for part, of_ids, of_weights in _row_parts(ids, weights):
-        known = [None if one is None else tf.get_static_value(one) for one in (of_ids, of_weights)]
-        if all(value is not None for value in known) and not np.array_equal(*known):
-            raise ValueError(
-                f"{where}: weights must have the {part} of the ids, {_shown(known[0])}, got {_shown(known[1])}"
-            )
+        expected, got = tf.get_static_value(of_ids), tf.get_static_value(of_weights)
+        if expected is not None and got is not None and not np.array_equal(expected, got):
+            raise ValueError(f"{where}: weights must have the {part} of the ids, {_shown(expected)}, got {_shown(got)}")
 
 
 def _shown(value: np.ndarray) -> str:

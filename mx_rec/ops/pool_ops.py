@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Optional
 
 import tensorflow as tf
-from tensorflow.python.framework import ops as tf_ops
 
 from mx_rec.ops.library import load_library
 from mx_rec.ops.table_ops import TensorLike
@@ -66,7 +65,7 @@ def pool(
     )
 
 
-@tf_ops.RegisterGradient("MxRecPool")
+@tf.RegisterGradient("MxRecPool")
 def _pool_gradient(op: tf.Operation, gradient: tf.Tensor) -> list[Optional[tf.Tensor]]:
     """Gradients of embeddings and weights."""
     embeddings, restore, splits, *weights = op.inputs
@@ -95,7 +94,7 @@ def _pool_gradient(op: tf.Operation, gradient: tf.Tensor) -> list[Optional[tf.Te
     return [by_embedding, None, None, *by_weight]
 
 
-@tf_ops.RegisterGradient("MxRecPoolGradient")
+@tf.RegisterGradient("MxRecPoolGradient")
 def _second_gradient(op: tf.Operation, gradient: tf.Tensor) -> list[Optional[tf.Tensor]]:
     """`sum(sums * u)` is `sum(gradients * pool(u))`, for any u."""
     gradients, _, restore, splits, *weights = op.inputs

@@ -101,8 +101,9 @@ Inverse Invert(const PoolBatch& batch, int64_t num_embeddings) {
       const int64_t place = starts[batch.restore[j]]++;
       inverse.rows[place] = static_cast<int32_t>(i);
       if (!has_factors) continue;
-      inverse.factors[place] =
-          batch.weights == nullptr ? scale : batch.weights[j] * scale;
+      inverse.factors[place] = batch.weights == nullptr || divisor == 0.0f
+                                   ? scale
+                                   : batch.weights[j] / divisor;
     }
   }
   return inverse;
