@@ -65,6 +65,7 @@ bench: .venv-bench/.ready build test-core
 	cp -r $(VENV)/lib/python3*/site-packages/mx_rec .venv-bench/lib/python3*/site-packages/
 	cd tools/bench && ../../.venv-bench/bin/python bench_store.py
 	cd tools/bench && ../../.venv-bench/bin/python bench_fuse.py
+	cd tools/bench && ../../.venv-bench/bin/python bench_pool.py
 	cd tools/bench && ../../.venv-bench/bin/python bench_rewrite.py --peers
 	$(CORE_BUILD)/bench_core
 
