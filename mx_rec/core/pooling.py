@@ -30,7 +30,7 @@ def check_pooling(table_name: str, ids: Ids, combiner: Any, weights: Any) -> Non
         ValueError: anything else.
     """
     where = f"table {table_name!r}"
-    if combiner is not None and combiner not in COMBINERS:
+    if combiner is not None and not (isinstance(combiner, str) and combiner in COMBINERS):
         raise ValueError(f"{where}: combiner must be None, 'sum', 'mean' or 'sqrtn', got {combiner!r}")
     if combiner is None:
         if isinstance(ids, tf.SparseTensor):

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,6 +13,8 @@ namespace {
 constexpr int64_t kBlock = 256;  // rows whose divisors are kept at a time
 constexpr int64_t kCyclesPerId = 20;
 constexpr int64_t kFloatsPerCycle = 4;
+// Of a gradient: two cache lines, so that threads seldom write to one line.
+constexpr int64_t kColumnsPerThread = 32;
 
 Status CheckBatch(const PoolBatch& batch, int64_t num_embeddings) {
   const int64_t ids = batch.restore.size();
@@ -70,45 +70,6 @@ int64_t CostOfRow(int64_t rows, int64_t ids, int64_t dim) {
          (dim / kFloatsPerCycle + kCyclesPerId);
 }
 
-// The ids by the embedding they lead to, each embedding's in order of position.
-struct Inverse {
-  std::unique_ptr<int64_t[]> splits;  // [num_embeddings + 1]
-  std::unique_ptr<int32_t[]> rows;    // [ids], of the batch
-  std::unique_ptr<float[]> factors;   // [ids], or null: 1 each
-};
-
-Inverse Invert(const PoolBatch& batch, int64_t num_embeddings) {
-  const int64_t ids = batch.restore.size();
-  Inverse inverse;
-  inverse.splits.reset(new int64_t[num_embeddings + 1]());
-  inverse.rows.reset(new int32_t[ids]);
-  // Counted one place further on, so that the shift while filling leaves each
-  // start where it belongs.
-  int64_t* starts = inverse.splits.get() + 1;
-  for (int64_t j = 0; j < ids; ++j) {
-    const int64_t next = int64_t{batch.restore[j]} + 1;
-    if (next < num_embeddings) ++starts[next];
-  }
-  for (int64_t e = 1; e < num_embeddings; ++e) starts[e] += starts[e - 1];
-  const bool has_factors =
-      batch.weights != nullptr || batch.combiner != Combiner::kSum;
-  if (has_factors) inverse.factors.reset(new float[ids]);
-  const int64_t num_rows = batch.rows();
-  for (int64_t i = 0; i < num_rows; ++i) {
-    const float divisor = Divisor(batch, i);
-    const float scale = divisor == 0.0f ? 0.0f : 1.0f / divisor;
-    for (int64_t j = batch.row_splits[i]; j < batch.row_splits[i + 1]; ++j) {
-      const int64_t place = starts[batch.restore[j]]++;
-      inverse.rows[place] = static_cast<int32_t>(i);
-      if (!has_factors) continue;
-      inverse.factors[place] = batch.weights == nullptr || divisor == 0.0f
-                                   ? scale
-                                   : batch.weights[j] / divisor;
-    }
-  }
-  return inverse;
-}
-
 }  // namespace
 
 Status Pool(const PoolBatch& batch, const float* embeddings,
@@ -141,20 +102,25 @@ Status PoolGradient(const PoolBatch& batch, const float* gradients,
                     const Parallel& parallel) {
   Status status = CheckBatch(batch, num_embeddings);
   if (!status.ok()) return status;
-  if (batch.rows() > INT32_MAX) {
-    return Status::InvalidArgument("a batch must have at most " +
-                                   std::to_string(INT32_MAX) + " rows, got " +
-                                   std::to_string(batch.rows()));
+  std::vector<float> divisors;
+  if (batch.combiner != Combiner::kSum) {
+    divisors.resize(batch.rows());
+    for (int64_t i = 0; i < batch.rows(); ++i) divisors[i] = Divisor(batch, i);
   }
-  const Inverse inverse = Invert(batch, num_embeddings);
   const RowMath& math = BestRowMath();
-  parallel.For(
-      num_embeddings, CostOfRow(num_embeddings, batch.restore.size(), dim),
-      [&](int64_t begin, int64_t end) {
-        math.sum_rows(gradients, dim, inverse.rows.get(), inverse.factors.get(),
-                      inverse.splits.get() + begin, end - begin, nullptr,
-                      out + begin * dim);
-      });
+  const int64_t blocks = (dim + kColumnsPerThread - 1) / kColumnsPerThread;
+  const int64_t cost =
+      (batch.restore.size() + num_embeddings) *
+      (std::min(dim, kColumnsPerThread) / kFloatsPerCycle + kCyclesPerId);
+  // By columns: threads share no element, and each adds in order of position.
+  parallel.For(blocks, cost, [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * kColumnsPerThread;
+    math.scatter_rows(
+        gradients, dim, first, std::min(dim, end * kColumnsPerThread) - first,
+        batch.restore.data(), batch.weights, batch.row_splits.data(),
+        batch.rows(), divisors.empty() ? nullptr : divisors.data(),
+        num_embeddings, out);
+  });
   return status;
 }
 
