@@ -143,6 +143,20 @@ def test_equals_embedding_lookup_sparse(form, combiner, is_weighted, is_dynamic,
         assert not got[[2, -1]].any()
 
 
+@pytest.mark.parametrize(("combiner", "weights"), [("mean", [1.0, -1.0]), ("sqrtn", [0.0, 0.0]), ("mean", [0.0, 0.0])])
+def test_divisors_of_zero_are_as_in_tensorflow(graph, combiner, weights):
+    ids = tf.SparseTensor([[0, 0], [0, 1]], tf.constant([0, 1], tf.int64), [1, 2])
+    factors = tf.constant(weights)
+    pooled = sparse_lookup(_table(), ids, combiner=combiner, weights=ids.with_values(factors))
+    (local,) = graph.get_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
+    stock = tf.nn.embedding_lookup_sparse(local, ids, ids.with_values(factors), combiner=combiner)
+    with tf1.Session() as session:
+        for result in (pooled, stock):
+            by_row, by_weight = tf.gradients(result, [local, factors])
+            for value in session.run([result, tf.convert_to_tensor(by_row), by_weight]):
+                np.testing.assert_array_equal(value, np.zeros_like(value))
+
+
 def test_second_gradient(graph):
     """Of the embeddings and the weights, beside that of plain TensorFlow ops."""
     rows = Rows(seed=3)
