@@ -75,6 +75,7 @@ bench: .venv-bench/.ready .venv-bench-torch/.ready build test-core
 	cd tools/bench && ../../.venv-bench/bin/python bench_fuse.py --cpu
 	cd tools/bench && ../../.venv-bench/bin/python bench_repeats.py
 	cd tools/bench && ../../.venv-bench/bin/python bench_prefetch.py
+	cd tools/bench && ../../.venv-bench/bin/python bench_pool.py
 	cd tools/bench && ../../.venv-bench/bin/python bench_rewrite.py --peers
 	$(CORE_BUILD)/bench_core
 

@@ -19,6 +19,7 @@ from mx_rec.graph.op_signatures import (
     OP_GATHER,
     OP_LOOK_UP_MANY,
     OP_OFFSETS,
+    OP_POOL,
     OP_TABLE,
     OP_UNIQUE,
 )
@@ -196,7 +197,7 @@ def _lookup(view: GraphView, find: Node) -> Lookup:
         iterator=iterator.node if iterator else None,
         iterator_kind=iterator.kind if iterator else "",
         initializers=iterator.makers if iterator else (),
-        is_trained=find.op == OP_FIND_OR_INSERT and not _is_stopped(view, restores),
+        is_trained=find.op == OP_FIND_OR_INSERT and not _is_stopped(view, [*restores, *_pools(view, gather)]),
         is_moved=keys.op == GET_NEXT,
         obstacle=obstacle,
     )
@@ -220,13 +221,13 @@ def _gathers(view: GraphView, find: Node) -> tuple[Node, Node | None, tuple[str,
 
 
 def _variable_gather(view: GraphView, offsets: Node) -> Node | None:
-    """The local embedding of a table of fixed capacity: what a GatherV2 restores, or the last gather."""
+    """The local embedding of a table of fixed capacity: what is spread over the batch or pooled, or the last gather."""
     pending, last = [offsets], None
     while pending:
         node = pending.pop()
         if node.op in ("ResourceGather", "SelectV2"):
             last = node
-            if any(True for _ in _restores(view, TensorRef(node.name, 0))):
+            if any(_restores(view, TensorRef(node.name, 0))) or _pools(view, node):
                 return node
         for use in view.consumers(TensorRef(node.name, 0)):
             reader = view.node(use.node)
@@ -283,9 +284,15 @@ def _restores(view: GraphView, embedding: TensorRef) -> Iterator[str]:
             yield use.node
 
 
-def _is_stopped(view: GraphView, restores: tuple[str, ...]) -> bool:
+def _pools(view: GraphView, gather: Node | None) -> list[str]:
+    """The nodes that pool the rows of a local embedding."""
+    uses = () if gather is None else view.consumers(TensorRef(gather.name, 0))
+    return [use.node for use in uses if use.index == 0 and view.node(use.node).op == OP_POOL]
+
+
+def _is_stopped(view: GraphView, results: list[str]) -> bool:
     """Whether no gradient can come back: all that reads the result is StopGradient."""
-    readers = [view.node(edge.consumer).op for name in restores for edge in view.data_edges(name)]
+    readers = [view.node(edge.consumer).op for name in results for edge in view.data_edges(name)]
     return bool(readers) and all(op == "StopGradient" for op in readers)
 
 

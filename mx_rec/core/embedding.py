@@ -22,7 +22,7 @@ from mx_rec.constants.constants import (
     MAX_VOCABULARY_SIZE,
     MIN_DIM,
 )
-from mx_rec.core import graph_state
+from mx_rec.core import graph_state, pooling
 from mx_rec.core.admission import admission_of_lookup
 from mx_rec.core.asc.batch import check_ids, component
 from mx_rec.core.asc.feature_spec import FeatureSpec
@@ -163,7 +163,7 @@ def create_table(
 
 def sparse_lookup(
     hashtable: EmbeddingTable,
-    ids: Union[tf.Tensor, FeatureSpec],
+    ids: Union[pooling.Ids, FeatureSpec],
     send_count: Optional[int] = None,
     dim: Optional[int] = None,
     is_train: bool = True,
@@ -173,19 +173,22 @@ def sparse_lookup(
     access_and_evict_config: Optional[dict] = None,
     is_grad: bool = True,
     serving_default_value: Optional[Union[float, Sequence[float], np.ndarray, tf.Tensor]] = None,
+    combiner: Optional[str] = None,
+    weights: Optional[pooling.Ids] = None,
     **kwargs: Any,
-) -> tf.Tensor:
-    """Looks up the embeddings of a batch of ids.
+) -> Union[tf.Tensor, tf.RaggedTensor]:
+    """Looks up the embeddings of a batch of ids, and pools them row by row if asked to.
 
     The graph it builds is complete: ids -> unique keys -> addresses -> rows -> back to the batch.
     `modify_graph_and_start_emb_cache` or `start_asc_pipeline` later moves the first half into the input pipeline.
 
     Args:
         hashtable: of the same graph as `ids`.
-        ids: int32 or int64 tensor of any rank; any size may be unknown or 0. Every int value is a
-            legal id. Or a FeatureSpec of the table: then `batch` has the ids.
+        ids: int32 or int64. A tensor of any rank, of which any size may be unknown or 0, or a SparseTensor or
+            RaggedTensor. Every int value is a legal id, also a negative one. Or a FeatureSpec of the table: then
+            `batch` has the ids.
         send_count: 1..2147483647, the largest number of distinct keys of a batch. Needed, and used, with
-            `init(use_dynamic=False)` only; the shape of `ids` must then be known.
+            `init(use_dynamic=False)` only; the shape of dense `ids` must then be known.
         dim: accepted (older spelling); must equal the table's if given.
         is_train: training lookups insert missing keys with their initial rows and count; others
             never do, and read `serving_default_value` for missing keys.
@@ -199,22 +202,34 @@ def sparse_lookup(
         is_grad: whether the rows are trained; if not, the result passes no gradient on.
         serving_default_value: a number or [dim] numbers, or a tensor of them, read where the table has no row; zeros
             if not given.
+        combiner: `sum`, `mean` or `sqrtn`: one embedding per row of ids, by the formulae of
+            `tf.nn.embedding_lookup_sparse` (see `mx_rec.ops.pool`). Sparse and ragged ids must then have rank 2, and
+            the values of sparse ids be in order of their rows. Dense ids are pooled over their last dimension; their
+            rank must be known and at least 1. Needed for sparse ids.
+        weights: with a combiner only: the weight of each id, float16, bfloat16, float32 or float64, of the type of
+            the ids and with their indices, row splits or shape. Computed in float32. They get gradients too.
         **kwargs: ignored with a warning.
 
     Returns:
-        float32 tensor of shape `ids.shape + [dim]`.
+        Without a combiner, the rows of a table for the ids: a float32 tensor of shape `ids.shape + [dim]`, or, for
+        ragged ids, a RaggedTensor with their row splits and flat values of shape `ids.flat_values.shape + [dim]`.
+        With one, float32 [batch, dim], for dense ids `ids.shape[:-1] + [dim]`. A row without ids gives zeros, the
+        last rows too, which `tf.nn.embedding_lookup_sparse` leaves out of its result: the batch is always as long as
+        the ids say (`dense_shape[0]`, or the row splits).
 
     A training lookup with `is_grad` puts its local embedding, float32 [n, dim], into the collection
     ASCEND_SPARSE_LOOKUP_LOCAL_EMB and its addresses (rows of the variable where the capacity is fixed), int64
     [n], into ASCEND_SPARSE_LOOKUP_ID_OFFSET,
-    in the same order; every lookup puts its ids into ASCEND_SPARSE_LOOKUP_ENTRANCE.
+    in the same order; every lookup puts its ids (of sparse and ragged ones the values) into
+    ASCEND_SPARSE_LOOKUP_ENTRANCE.
 
     Raises:
         EnvironmentError: before `init`, or after the graph has been rewritten.
         RuntimeError: a FeatureSpec without `batch`.
         TypeError, ValueError: a parameter is not as said above; the message names it.
-        tf.errors.InvalidArgumentError: at run time, for a batch of more distinct keys than `send_count`; nothing of
-            this lookup is done.
+        tf.errors.InvalidArgumentError: at run time, for a batch of more distinct keys than `send_count`, of which
+            nothing is looked up; for sparse ids that are not in order of their rows or not in their dense shape; and
+            for weights that are not in the rows of the ids.
     """
     config = ConfigInitializer.get_instance()
     if not isinstance(hashtable, EmbeddingTable):
@@ -222,9 +237,10 @@ def sparse_lookup(
     feature = ids if isinstance(ids, FeatureSpec) else None
     if isinstance(ids, FeatureSpec):
         ids = _ids_of_feature(hashtable, ids, batch)
-    _check_lookup_arguments(hashtable, ids, dim, is_train, is_grad)
+    flat = _check_lookup_arguments(hashtable, ids, dim, is_train, is_grad)
+    pooling.check_pooling(hashtable.table_name, ids, combiner, weights)
     _warn_ignored("sparse_lookup", set(kwargs))
-    state = graph_state.state_of(ids.graph)
+    state = graph_state.state_of(flat.graph)
     if state.initializers is not None:
         raise EnvironmentError(
             f"table {hashtable.table_name!r}: sparse_lookup must come before modify_graph_and_start_emb_cache() "
@@ -239,21 +255,24 @@ def sparse_lookup(
     default_row = _default_row(serving_default_value, hashtable.dim)
 
     with tf.compat.v1.name_scope(None), tf.compat.v1.name_scope(f"mx_rec/{hashtable.table_name}/{lookup_name}/"):
-        entrance = tf.identity(ids, name="ids")
+        entrance = tf.identity(flat, name="ids")
         keys, restore, counts = ops.unique(entrance, name="unique")
-        restore.set_shape(ids.shape)
+        restore.set_shape(flat.shape)
         no_hints = tf.constant([], tf.int64, name="no_hints")
         if is_train:
             addresses = ops.find_or_insert(hashtable.handle, keys, no_hints, counts, max_keys, name="addresses")
         else:
             addresses = ops.find(hashtable.handle, keys, no_hints, max_keys, name="addresses")
         offsets, embeddings, marked = _local_embeddings(hashtable, addresses, is_train, default_row)
-        with ids.graph.gradient_override_map({"GatherV2": ops.RESTORE_GRADIENT}):
-            result = tf.gather(embeddings, restore, axis=0, name="embeddings")
+        if combiner is None:
+            with flat.graph.gradient_override_map({"GatherV2": ops.RESTORE_GRADIENT}):
+                result = tf.gather(embeddings, restore, axis=0, name="embeddings")
+        else:
+            result = pooling.pool(embeddings, restore, ids, combiner, weights)
     for node in (entrance, keys, addresses, *marked, result):
         set_string_attr(node.op, ATTR_LOOKUP, lookup_name)
 
-    graph = ids.graph
+    graph = flat.graph
     graph.add_to_collection(ASCEND_SPARSE_LOOKUP_ENTRANCE, entrance)
     if is_train and is_grad:
         graph.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, embeddings)
@@ -261,7 +280,8 @@ def sparse_lookup(
     state.lookups[lookup_name] = graph_state.LookupRecord(
         lookup_name, hashtable.table_name, is_train, is_grad, addresses, embeddings, admission, feature
     )
-    return result if is_grad else tf.stop_gradient(result)
+    rows = result if is_grad else tf.stop_gradient(result)
+    return pooling.shaped(ids, rows, combiner is not None)
 
 
 def _rows_variable(name: str, handle: tf.Tensor, capacity: int, dim: int) -> tf.Variable:
@@ -326,7 +346,7 @@ def _warn_ignored(function: str, names: set[str]) -> None:
         logger.warning("%s ignores unknown parameters: %s", function, ", ".join(sorted(names)))
 
 
-def _ids_of_feature(table: EmbeddingTable, feature: FeatureSpec, batch: Any) -> tf.Tensor:
+def _ids_of_feature(table: EmbeddingTable, feature: FeatureSpec, batch: Any) -> pooling.Ids:
     owner = f"table {table.table_name!r}: FeatureSpec {feature.name!r}"
     if feature.is_timestamp:
         raise ValueError(f"{owner} is a timestamp, which is not looked up")
@@ -337,12 +357,14 @@ def _ids_of_feature(table: EmbeddingTable, feature: FeatureSpec, batch: Any) -> 
     return check_ids(owner, component(owner, batch, feature.index_key))
 
 
-def _check_lookup_arguments(table: EmbeddingTable, ids: Any, dim: Any, is_train: Any, is_grad: Any) -> None:
-    if not isinstance(ids, tf.Tensor):
+def _check_lookup_arguments(table: EmbeddingTable, ids: Any, dim: Any, is_train: Any, is_grad: Any) -> tf.Tensor:
+    """Returns all ids in one tensor."""
+    if not isinstance(ids, (tf.Tensor, tf.SparseTensor, tf.RaggedTensor)):
         raise TypeError(
-            f"table {table.table_name!r}: ids must be a FeatureSpec or a dense integer tf.Tensor, "
-            f"got {type(ids).__name__}"
+            f"table {table.table_name!r}: ids must be a FeatureSpec or a tf.Tensor, tf.SparseTensor or tf.RaggedTensor "
+            f"of integers, got {type(ids).__name__}"
         )
+    flat = pooling.flat_ids(ids)
     if ids.dtype not in _ID_DTYPES:
         raise TypeError(f"table {table.table_name!r}: ids must be int64 or int32, got {ids.dtype.name}")
     if ids.dtype != table.key_dtype:
@@ -350,12 +372,12 @@ def _check_lookup_arguments(table: EmbeddingTable, ids: Any, dim: Any, is_train:
             f"table {table.table_name!r} was created with key_dtype {table.key_dtype.name}, "
             f"but ids are {ids.dtype.name}; cast one of them"
         )
-    if ids.graph is not table.handle.graph:
+    if flat.graph is not table.handle.graph:
         raise ValueError(
-            f"table {table.table_name!r} and the ids {ids.name!r} belong to different graphs; "
+            f"table {table.table_name!r} and the ids {flat.name!r} belong to different graphs; "
             "create the table in the graph that uses it"
         )
-    if tf.compat.v1.get_default_graph() is not ids.graph:
+    if tf.compat.v1.get_default_graph() is not flat.graph:
         raise ValueError(
             f"table {table.table_name!r}: sparse_lookup must be called in the graph of its ids, not in the body of "
             "a tf.cond or tf.while_loop; look up outside and use the result in the body"
@@ -364,9 +386,10 @@ def _check_lookup_arguments(table: EmbeddingTable, ids: Any, dim: Any, is_train:
         raise ValueError(f"table {table.table_name!r}: dim must be the table's {table.dim}, got {dim}")
     check_bool("is_train", is_train)
     check_bool("is_grad", is_grad)
+    return flat
 
 
-def _check_static(table: EmbeddingTable, ids: tf.Tensor, send_count: Any) -> int:
+def _check_static(table: EmbeddingTable, ids: pooling.Ids, send_count: Any) -> int:
     """The number of keys that a batch may have, where shapes and sizes are fixed."""
     if send_count is None:
         raise ValueError(
@@ -374,7 +397,7 @@ def _check_static(table: EmbeddingTable, ids: tf.Tensor, send_count: Any) -> int
             "of distinct keys of a batch"
         )
     check_int("send_count", send_count, 1, MAX_INT32)
-    if not ids.shape.is_fully_defined():
+    if isinstance(ids, tf.Tensor) and not ids.shape.is_fully_defined():
         raise ValueError(
             f"table {table.table_name!r}: init(use_dynamic=False) needs ids of a known shape, got {ids.shape} "
             "(batch(..., drop_remainder=True) makes it known); or use init(use_dynamic=True)"

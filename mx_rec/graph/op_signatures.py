@@ -22,6 +22,8 @@ OP_PREPARE_MANY = "MxRecPrepareMany"
 OP_LOOK_UP_MANY = "MxRecLookUpMany"
 OP_SUM_GRADIENTS_MANY = "MxRecSumGradientsMany"
 OP_FORWARD = "MxRecForward"
+OP_POOL = "MxRecPool"
+OP_ROW_SPLITS = "MxRecRowSplits"
 
 
 class Signature(NamedTuple):
@@ -133,6 +135,25 @@ SIGNATURES: dict[str, Signature] = {
         stateful=False,
     ),
     OP_FORWARD: Signature(("tensor: T",), ("forwarded: T",), ("T: type",)),
+    OP_ROW_SPLITS: Signature(("indices: int64", "num_rows: int64"), ("row_splits: int64",), stateful=False),
+    OP_POOL: Signature(
+        ("embeddings: float", "restore: int32", "row_splits: int64", "weights: W * float"),
+        ("pooled: float",),
+        ("W: int", "combiner: string"),
+        stateful=False,
+    ),
+    "MxRecPoolGradient": Signature(
+        ("gradients: float", "num_embeddings: int64", "restore: int32", "row_splits: int64", "weights: W * float"),
+        ("sums: float",),
+        ("W: int", "combiner: string"),
+        stateful=False,
+    ),
+    "MxRecPoolWeightGradient": Signature(
+        ("gradients: float", "embeddings: float", "restore: int32", "row_splits: int64", "weights: float"),
+        ("weight_gradients: float",),
+        ("combiner: string",),
+        stateful=False,
+    ),
     "MxRecTableSize": Signature((_HANDLE,), ("size: int64",)),
     "MxRecTableCapacity": Signature((_HANDLE,), ("capacity: int64",)),
     "MxRecTableExport": Signature((_HANDLE,), ("keys: int64", "rows: float", "counts: int64")),

@@ -11,7 +11,14 @@ from typing import Any, Optional
 
 from mx_rec.graph.attrs import Shape, const_value, known_shape, shape_dims
 from mx_rec.graph.node import Node, TensorRef
-from mx_rec.graph.op_signatures import OP_FIND, OP_FIND_OR_INSERT, OP_LOOK_AHEAD, OP_UNIQUE
+from mx_rec.graph.op_signatures import (
+    OP_FIND,
+    OP_FIND_OR_INSERT,
+    OP_LOOK_AHEAD,
+    OP_POOL,
+    OP_ROW_SPLITS,
+    OP_UNIQUE,
+)
 
 Dims = Optional[tuple[Optional[int], ...]]  # None: rank unknown; a None entry: dimension unknown
 Rule = Callable[["ShapeRules", Node, int], Dims]
@@ -192,6 +199,21 @@ def _vector(_: ShapeRules, __: Node, ___: int) -> Dims:
     return (None,)
 
 
+def _of_deserialized_sparse(_: ShapeRules, __: Node, index: int) -> Dims:
+    return (None, None) if index == 0 else (None,)
+
+
+def _of_ragged_from_variant(_: ShapeRules, node: Node, index: int) -> Dims:
+    """The row splits come first, then the flat values, whose rank the node does not tell."""
+    return (None,) if index < node.int_attr("output_ragged_rank") else None
+
+
+def _of_pool(rules: ShapeRules, node: Node, _: int) -> Dims:
+    embeddings, _restore, splits = rules.input_dims(node)[:3]
+    size = splits[0] if splits else None
+    return (None if size is None else size - 1, embeddings[1] if embeddings else None)
+
+
 def _of_expand_dims(rules: ShapeRules, node: Node, _: int) -> Dims:
     dims, axis = rules.input_dims(node)[0], rules.const(node.inputs[1])
     if dims is None or axis is None:
@@ -218,7 +240,13 @@ _RULES: dict[str, Rule] = {
     OP_LOOK_AHEAD: _vector,
     OP_FIND: _vector,
     OP_FIND_OR_INSERT: _vector,
+    OP_ROW_SPLITS: _vector,
+    OP_POOL: _of_pool,
+    "DeserializeSparse": _of_deserialized_sparse,
+    "RaggedTensorFromVariant": _of_ragged_from_variant,
     **dict.fromkeys(_SAME_AS_INPUT_0, _same_as_input_0),
     **dict.fromkeys(_BROADCAST, _of_broadcast),
 }
-_READS_INPUTS = frozenset(["LookupTableFindV2", "ExpandDims", "Reshape", OP_UNIQUE, *_SAME_AS_INPUT_0, *_BROADCAST])
+_READS_INPUTS = frozenset(
+    ["LookupTableFindV2", "ExpandDims", "Reshape", OP_POOL, OP_UNIQUE, *_SAME_AS_INPUT_0, *_BROADCAST]
+)

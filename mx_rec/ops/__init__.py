@@ -11,6 +11,7 @@ from mx_rec.ops.many_ops import (
     prepare_many,
     sum_gradients_many,
 )
+from mx_rec.ops.pool_ops import pool, row_splits
 from mx_rec.ops.registry import (
     TableStats,
     beginning_was_run,
@@ -59,8 +60,10 @@ __all__ = [
     "look_ahead",
     "look_up_many",
     "offsets",
+    "pool",
     "prepare_many",
     "release_all_tables",
+    "row_splits",
     "sum_gradients_many",
     "table_capacity",
     "table_export",

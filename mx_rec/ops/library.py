@@ -34,6 +34,7 @@ _NOT_DIFFERENTIABLE = (
     "MxRecLookUpMany",
     "MxRecOffsets",
     "MxRecPrepareMany",
+    "MxRecRowSplits",
     "MxRecTable",
     "MxRecTableCapacity",
     "MxRecTableExport",

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
 from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.graph.files import load_graph
 from mx_rec.ops.library import load_library
 from mx_rec.optimizers import lazy_adam_by_addr
 
@@ -35,6 +40,24 @@ def build_script() -> None:
     tf1.add_to_collection("START", iterator.initializer)
 
 
+def build_pooled_script() -> None:
+    """The same with sparse and ragged ids, pooled."""
+    random = np.random.RandomState(7)
+    indices = np.argwhere(random.rand(96, 5) < 0.4)
+    sparse = tf.SparseTensor(indices, tf.constant(random.randint(0, 50, len(indices))), [96, 5])
+    ragged = tf.RaggedTensor.from_value_rowids(sparse.values * 7, indices[:, 0], nrows=96)
+    weights = sparse.with_values(tf.constant(random.rand(len(indices)).astype(np.float32) + 0.5))
+    labels = tf.constant(random.rand(96).astype(np.float32))
+    dataset = tf.data.Dataset.from_tensor_slices((sparse, weights, ragged, labels)).batch(8)
+    iterator = tf1.data.make_initializable_iterator(dataset)
+    sparse, weights, ragged, labels = iterator.get_next()
+    table = create_table(tf.int64, 4, "items", tf1.truncated_normal_initializer(seed=3))
+    rows = sparse_lookup(table, sparse, combiner="mean", weights=weights) + sparse_lookup(table, ragged, combiner="sum")
+    loss = tf.reduce_mean(tf.square(tf.reduce_sum(rows, axis=1) - labels), name="loss")
+    tf1.add_to_collection("TRAIN", lazy_adam_by_addr.create_hash_optimizer_by_address(0.05).minimize(loss))
+    tf1.add_to_collection("START", iterator.initializer)
+
+
 def losses_of(path) -> np.ndarray:
     """Imports a MetaGraphDef, knowing nothing else of the script, and trains."""
     load_library()
@@ -57,6 +80,23 @@ def test_rewritten_file_trains_to_the_same_losses(mxrec, recgraph, tmp_path, nam
     before, after = losses_of(source), losses_of(out)
     assert before[0] > before[-1] > 0
     np.testing.assert_array_equal(before, after)
+
+
+def test_pooled_lookups_are_rewritten_without_the_library(mxrec, tmp_path):
+    build_pooled_script()
+    source, out = tmp_path / "train.meta", tmp_path / "rewritten.meta"
+    tf1.train.export_meta_graph(str(source), graph=mxrec)
+    environment = {**os.environ, "MX_REC_LIBRARY": str(tmp_path / "nothing.so")}
+    for arguments in (["rewrite", source, out, "--strict"], ["inspect", out]):
+        command = [sys.executable, "-m", "mx_rec.cli", *map(str, arguments)]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+    before, after = losses_of(source), losses_of(out)
+    assert before[0] > before[-1] > 0
+    np.testing.assert_array_equal(before, after)
+    nodes = {node.name: node.op for node in load_graph(out).graph_def.node}
+    assert "MxRecUnique" not in nodes.values()
+    assert list(nodes.values()).count("MxRecPool") == 2
 
 
 def test_collections_of_the_script_stay_as_they_are(mxrec, recgraph, tmp_path):

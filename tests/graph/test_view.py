@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from lookup_graphs import LookupGraph
 from tensorflow.core.framework import graph_pb2
 
 from mx_rec.errors import GraphRewriteError
-from mx_rec.graph.attrs import DT_FLOAT, DT_INT32, DT_INT64, attr_bytes, attr_types, shape_dims
+from mx_rec.graph.attrs import DT_FLOAT, DT_INT32, DT_INT64, attr_bytes, attr_int, attr_types, shape_dims
 from mx_rec.graph.edits import EditSet
 from mx_rec.graph.node import TensorRef, parse_ref
 from mx_rec.graph.view import CONTROL, Edge, GraphView, Use
@@ -239,6 +240,26 @@ def test_shapes_by_rule() -> None:
     assert shape_dims(view.shape(other_ids)) == (2,)
     assert shape_dims(view.shape(TensorRef("mx_rec/user/first/unique", 1))) == (2, 3)
     assert shape_dims(view.shape(TensorRef("mx_rec/user/first/unique", 0))) == (None,)
+
+
+def test_shapes_of_pooled_lookups() -> None:
+    graph = LookupGraph()
+    sparse = graph.sparse_batch()
+    pooled = graph.pooled_lookup("first", graph.table(), sparse)
+    types = {"Tvalues": attr(DT_INT64), "output_ragged_rank": attr_int(1), "input_ragged_rank": attr_int(0)}
+    graph.add("ragged", "RaggedTensorFromVariant", [TensorRef("batch", 0)], types)
+    splits = graph.const("splits", [0, 1, 1, 4])
+    rows = graph.const("rows", np.zeros([3, 4], np.float32), DT_FLOAT)
+    restore = graph.const("restore", [0, 0, 2, 1], DT_INT32)
+    attrs = {"W": attr_int(0), "combiner": attr_bytes("sum")}
+    known = graph.add("known", "MxRecPool", [rows, restore, splits], attrs)
+    view = GraphView(graph.graph_def())
+    assert [shape_dims(view.shape(part)) for part in sparse] == [(None, None), (None,), (None,)]
+    assert shape_dims(view.shape(TensorRef("mx_rec/user/first/row_splits", 0))) == (None,)
+    assert shape_dims(view.shape(pooled)) == (None, None)
+    assert shape_dims(view.shape(known)) == (3, 4)
+    assert shape_dims(view.shape(TensorRef("ragged", 0))) == (None,)
+    assert view.shape(TensorRef("ragged", 1)) is None
 
 
 def attr(dtype: int) -> object:

@@ -385,16 +385,30 @@ def separate_updates() -> Any:
     return graph.graph_def()
 
 
+def pooled() -> Any:
+    """Pooled lookups of sparse ids: two that are trained, one that is not, and an eval lookup."""
+    graph = LookupGraph()
+    sparse = graph.sparse_batch()
+    table = graph.table()
+    results = {name: graph.pooled_lookup(name, table, sparse) for name in ("one", "two", "frozen")}
+    results["eval"] = graph.pooled_lookup("eval", table, sparse, is_train=False)
+    for name, result in results.items():
+        graph.unary(f"model/{name}", "StopGradient" if name == "frozen" else "Relu", result, 1)
+    return graph.graph_def()
+
+
 def swapped() -> tuple[Pass, ...]:
     return (HoistLookups(), SwapIterators())
 
 
 CASES = [
     GoldenCase("positive", FindLookups(), train_and_eval),
+    GoldenCase("pooled", FindLookups(), pooled),
     GoldenCase("no_match", FindLookups(), plain_tensorflow),
     GoldenCase("error", FindLookups(), broken),
     GoldenCase("positive", InsertCollections(), train_and_eval),
     GoldenCase("keeps_other_collections", InsertCollections(), already_marked),
+    GoldenCase("pooled", InsertCollections(), pooled),
     GoldenCase("no_match", InsertCollections(), plain_tensorflow),
     GoldenCase("error", InsertCollections(), broken),
     GoldenCase("positive", HoistLookups(), one_lookup),
@@ -404,6 +418,7 @@ CASES = [
     GoldenCase("one_shot", HoistLookups(), one_shot),
     GoldenCase("shared_tensors", HoistLookups(), shared_tensors),
     GoldenCase("fused", HoistLookups(fuse=True), training),
+    GoldenCase("pooled", HoistLookups(), pooled),
     GoldenCase("no_match", HoistLookups(), plain_tensorflow),
     GoldenCase("refused", HoistLookups(), unmovable),
     GoldenCase("refused_feedable", HoistLookups(), feedable),
@@ -416,9 +431,11 @@ CASES = [
     GoldenCase("one_shot", SwapIterators(), one_shot, (HoistLookups(),)),
     GoldenCase("shared_tensors", SwapIterators(), shared_tensors, (HoistLookups(),)),
     GoldenCase("conditional", SwapIterators(), conditional, (HoistLookups(),)),
+    GoldenCase("pooled", SwapIterators(), pooled, (HoistLookups(),)),
     GoldenCase("no_match", SwapIterators(), one_lookup),
     GoldenCase("error", SwapIterators(), marks_that_lie),
     GoldenCase("positive", FuseLookups(), training, swapped()),
+    GoldenCase("pooled", FuseLookups(), pooled, swapped()),
     GoldenCase("no_match", FuseLookups(), one_lookup, swapped()),
     GoldenCase("no_match_before_swap", FuseLookups(), training),
     GoldenCase("refused", FuseLookups(), waiting_lookups, swapped()),
@@ -428,6 +445,7 @@ CASES = [
     GoldenCase("refused", FuseUpdates(), separate_updates),
     GoldenCase("positive", HotEmbedding(), train_and_eval),
     GoldenCase("after_swap", HotEmbedding(), one_lookup, swapped()),
+    GoldenCase("pooled", HotEmbedding(), pooled),
     GoldenCase("no_match", HotEmbedding(), plain_tensorflow),
     GoldenCase("unused_mode", HotEmbedding((("MatMul", "high_precision"),)), one_lookup),
     GoldenCase("error", HotEmbedding(), broken),

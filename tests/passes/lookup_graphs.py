@@ -10,9 +10,11 @@ from tensorflow.core.framework import graph_pb2
 
 from mx_rec.constants.constants import ATTR_LOOKUP, ATTR_UPDATE
 from mx_rec.graph.attrs import (
+    DT_BOOL,
     DT_FLOAT,
     DT_INT32,
     DT_INT64,
+    DT_VARIANT,
     AttrValue,
     attr_bytes,
     attr_int,
@@ -107,6 +109,29 @@ class LookupGraph:
 
     def lookup(self, name: str, table: TensorRef, ids: Source, *, is_train: bool = True, dim: int = 4) -> TensorRef:
         """The nodes of one `sparse_lookup`. Returns its result."""
+        scope, rows, restore, mark = self._local_embedding(name, table, ids, is_train, dim)
+        axis = self.const(f"{scope}/embeddings/axis", 0, DT_INT32)
+        types = {"Tparams": DT_FLOAT, "Tindices": DT_INT32, "Taxis": DT_INT32}
+        attrs = {name: attr_type(dtype) for name, dtype in types.items()}
+        return self.add(f"{scope}/embeddings", "GatherV2", [rows, restore, axis], {**attrs, **mark})
+
+    def pooled_lookup(
+        self, name: str, table: TensorRef, sparse: Sequence[TensorRef], *, is_train: bool = True, dim: int = 4
+    ) -> TensorRef:
+        """The nodes of one `sparse_lookup` with a combiner; `sparse` are indices, values, dense shape."""
+        indices, values, shape = sparse
+        scope, rows, restore, mark = self._local_embedding(name, table, values, is_train, dim)
+        bounds = [self.const(f"{scope}/{part}", [value], DT_INT32) for part, value in zip("abc", (0, 1, 1))]
+        types = {"T": attr_type(DT_INT64), "Index": attr_type(DT_INT32), "shrink_axis_mask": attr_int(1)}
+        num_rows = self.add(f"{scope}/num_rows", "StridedSlice", [shape, *bounds], types)
+        splits = self.add(f"{scope}/row_splits", "MxRecRowSplits", [indices, num_rows])
+        attrs = {"W": attr_int(0), "combiner": attr_bytes("mean"), **mark}
+        return self.add(f"{scope}/embeddings", "MxRecPool", [rows, restore, splits], attrs)
+
+    def _local_embedding(
+        self, name: str, table: TensorRef, ids: Source, is_train: bool, dim: int
+    ) -> tuple[str, TensorRef, TensorRef, dict[str, AttrValue]]:
+        """(scope, local embedding, the place of each id in it, what marks the nodes of the lookup)."""
         scope = f"{table.node.rsplit('/', 1)[0]}/{name}"
         mark = {ATTR_LOOKUP: attr_bytes(name)}
         entrance = self.add(f"{scope}/ids", "Identity", [ids], {"T": attr_type(DT_INT64), **mark})
@@ -124,10 +149,29 @@ class LookupGraph:
             [table, addresses, default_row],
             {"dim": attr_int(dim), **mark},
         )
-        axis = self.const(f"{scope}/embeddings/axis", 0, DT_INT32)
-        types = {"Tparams": DT_FLOAT, "Tindices": DT_INT32, "Taxis": DT_INT32}
-        attrs = {name: attr_type(dtype) for name, dtype in types.items()}
-        return self.add(f"{scope}/embeddings", "GatherV2", [rows, restore, axis], {**attrs, **mark})
+        return scope, rows, restore, mark
+
+    def sparse_batch(self) -> list[TensorRef]:
+        """Indices, values and dense shape of a batch of sparse ids, [2, 3], of an initializable iterator."""
+        parts = [
+            self.const("data/indices", [[0, 0], [1, 0], [1, 2], [3, 1]]),
+            self.const("data/values", [5, 6, 5, 7]),
+            self.const("data/shape", [4, 3]),
+        ]
+        types = {"T": attr_type(DT_INT64), "out_type": attr_type(DT_VARIANT)}
+        rows = self.add("data/rows", "SerializeManySparse", parts, types)
+        element = {"output_types": attr_types([DT_VARIANT]), "output_shapes": attr_shapes([None])}
+        attrs = {"Toutput_types": attr_types([DT_VARIANT]), "output_shapes": attr_shapes([known_shape([3])])}
+        data = self.add("data", "TensorSliceDataset", [rows], attrs)
+        sizes = [self.const("batch_size", 2), self.const("drop_remainder", False, DT_BOOL)]
+        batched = self.add("batched", "BatchDatasetV2", [data, *sizes], element)
+        names = {"container": attr_bytes(""), "shared_name": attr_bytes("")}
+        iterator = self.add("iterator", "IteratorV2", (), {**element, **names})
+        self.add("iterator/make", "MakeIterator", [batched, iterator])
+        component = self.add("batch", "IteratorGetNext", [iterator], element)
+        types = {"dtype": attr_type(DT_INT64), "Tserialized": attr_type(DT_VARIANT)}
+        self.add("sparse", "DeserializeSparse", [component], types)
+        return [TensorRef("sparse", index) for index in range(3)]
 
     def update(self, scope: str, gradient: Source, *, call: str = "train", rate: float = 0.1, dim: int = 4) -> str:
         """What TensorFlow makes of the gradient of a lookup's result, and the update that takes it. Returns its name.

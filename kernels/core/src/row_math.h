@@ -37,6 +37,28 @@ struct RowMath {
   void (*ftrl)(float* const* rows, const float* gradients, int64_t n, int dim,
                float learning_rate, float learning_rate_power, float l1,
                float l2, float l2_shrinkage);
+
+  // out[i, :] = sum of factors[p] * matrix[index[p], :] over p in
+  // [splits[i], splits[i + 1]), in order of p; factors of null are 1. With
+  // `divisors`, that divided by divisors[i], or zeros where it is 0.
+  void (*sum_rows)(const float* matrix, int64_t dim, const int32_t* index,
+                   const float* factors, const int64_t* splits, int64_t n,
+                   const float* divisors, float* out);
+
+  // The transpose of sum_rows, for columns [column, column + columns) alone:
+  // out[index[p], :] = sum of factors[p] / divisors[i] * vectors[i, :] over all
+  // p in [splits[i], splits[i + 1]) of all i, in order of p; null: 1 each. Rows
+  // whose divisor is 0 give nothing. `out` is [num_out, dim].
+  void (*scatter_rows)(const float* vectors, int64_t dim, int64_t column,
+                       int64_t columns, const int32_t* index,
+                       const float* factors, const int64_t* splits, int64_t n,
+                       const float* divisors, int64_t num_out, float* out);
+
+  // out[p] = the dot product of matrix[index[p], :] and vectors[i, :] for p in
+  // [splits[i], splits[i + 1]).
+  void (*dot_rows)(const float* matrix, int64_t dim, const int32_t* index,
+                   const int64_t* splits, int64_t n, const float* vectors,
+                   float* out);
 };
 
 const RowMath& BestRowMath();

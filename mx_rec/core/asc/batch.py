@@ -55,10 +55,10 @@ def component(owner: str, batch: Any, index_key: Union[int, str]) -> Any:
     raise ValueError(f"{owner}: the batch has no key {index_key!r}; {has}")
 
 
-def check_ids(owner: str, ids: Any) -> tf.Tensor:
-    """`ids` if it is a dense int32 or int64 tensor, else TypeError."""
-    if not isinstance(ids, tf.Tensor):
-        raise TypeError(f"{owner} must be a dense tf.Tensor of integers in the batch, got {type(ids).__name__}")
+def check_ids(owner: str, ids: Any) -> Any:
+    """`ids` if it is a dense, sparse or ragged tensor of int32 or int64, else TypeError."""
+    if not isinstance(ids, (tf.Tensor, tf.SparseTensor, tf.RaggedTensor)):
+        raise TypeError(f"{owner} must be a tensor of integers in the batch, got {type(ids).__name__}")
     if ids.dtype not in _INTEGERS:
         raise TypeError(f"{owner} must be int64 or int32 in the batch, got {ids.dtype.name}")
     return ids
@@ -67,6 +67,8 @@ def check_ids(owner: str, ids: Any) -> tf.Tensor:
 def check_timestamp(owner: str, time: Any) -> tf.Tensor:
     """`time` if it is an integer scalar; TypeError or ValueError otherwise."""
     check_ids(owner, time)
+    if not isinstance(time, tf.Tensor):
+        raise TypeError(f"{owner} is a timestamp, so it must be a dense scalar in the batch, got {type(time).__name__}")
     if time.shape.rank not in (None, 0):
         raise ValueError(f"{owner} is a timestamp, so it must be a scalar in the batch, got shape {time.shape}")
     return time
