@@ -90,6 +90,8 @@ class Keys:
         feed: what a step feeds by placeholder name.
         is_in_model: whether the model reads the keys too.
         control_flow_v2: which control flow the script is built with; None: as it comes.
+        ends: whether to go on until the data ends. The step that finds the end fails, and may or may not have done
+            what does not need the batch, with and without the rewrite.
     """
 
     keys: Callable[[Any], Any]
@@ -98,6 +100,7 @@ class Keys:
     feed: Optional[dict[str, Any]] = None
     is_in_model: bool = False
     control_flow_v2: Optional[bool] = None
+    ends: bool = True
 
 
 def _table_of_words(oov_buckets: int = 0) -> Any:
@@ -224,8 +227,8 @@ KEYS = {
     "random": Keys(_noise),
     "random_in_model": Keys(_noise, is_in_model=True),
     "python": Keys(_python),
-    "two_batches": Keys(_two_batches),
-    "constant": Keys(lambda batch: tf.constant([1, 2, 3, 1], tf.int64)),
+    "two_batches": Keys(_two_batches, ends=False),
+    "constant": Keys(lambda batch: tf.constant([1, 2, 3, 1], tf.int64), ends=False),
 }
 
 
@@ -530,8 +533,9 @@ NAMES = {True: "train", False: "eval"}
 END = "end of data"
 
 
-def plan(draws: Draws) -> Iterator[tuple[str, Optional[bool]]]:
+def plan(script: Script) -> Iterator[tuple[str, bool]]:
     """What a training loop does: ("start" | "step" | "rest", side). "rest" steps until the data ends."""
+    draws = script.draws
     if draws.starts:
         yield "start", True
         yield from [("step", True)] * 2
@@ -561,6 +565,8 @@ class Runner:
             self._run(self._script.draws.starts[side])
         elif what == "step":
             self.values.append(self._step(side))
+        elif not self._script.keys.ends:
+            self.values.extend([self._step(side), self._step(side)])
         else:
             while self.values[-1:] != [END]:
                 self.values.append(self._until_end(side))
@@ -607,7 +613,7 @@ def run_in_session(script: Script) -> tuple[list, dict]:
     with tf1.Session(config=NO_HANG) as session:
         session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
         runner = Runner(script, session.run)
-        for what, side in plan(script.draws):
+        for what, side in plan(script):
             runner.do(what, side)
         return runner.values, session.run(script.contents)
 

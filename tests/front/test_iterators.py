@@ -60,7 +60,7 @@ def _run_monitored(script, *, by_scaffold):
         scaffold=tf1.train.Scaffold(local_init_op=local), hooks=[hook], config=config, log_step_count_steps=None
     ) as session:
         runner = scripts.Runner(script, session.run)
-        steps = list(scripts.plan(script.draws))
+        steps = list(scripts.plan(script))
         for what, side in steps[1:] if starts else steps:  # the hook or the scaffold has made the first start
             runner.do(what, side)
         assert script.step.graph.finalized
