@@ -99,10 +99,10 @@ class HoistLookups(Pass):
         edits = EditSet(author=self.name)
         refusals = [Refusal(*obstacle) for obstacle in function_lookups(view)]
         notes: list[str] = []
-        groups: dict[IteratorGroup | None, list[Lookup]] = {}
-        kept: Counter[IteratorGroup | None] = Counter()  # other lookups that do not train
+        groups: dict[str, list[Lookup]] = {}  # by the first member
+        kept: Counter[str] = Counter()  # other lookups that do not train
         for lookup in find_lookups(view):
-            group = iterator_group(view, lookup.iterator) if lookup.iterator else None
+            group = iterator_group(view, lookup.iterator).members[0].node if lookup.iterator else ""
             if lookup.is_moved:
                 kept[group] += lookup.side != TRAIN
                 continue
@@ -112,15 +112,14 @@ class HoistLookups(Pass):
                 continue
             refusals.append(_refusal(lookup, obstacle))
             kept[group] += lookup.side != TRAIN
-        for group, lookups in groups.items():
-            if group is None or view.node(group.members[0].node).has_attr(marks.HOIST_TYPES):
+        for first, lookups in groups.items():
+            if view.node(first).has_attr(marks.HOIST_TYPES):
                 continue
-            obstacle = _other_work(view, group, lookups)
+            obstacle = _other_work(view, iterator_group(view, first), lookups)
             if obstacle is not None:
                 refusals.extend(_refusal(lookup, obstacle) for lookup in lookups)
                 continue
-            hoist = _GroupHoist(view, edits, self, group, lookups, has_other_readers=bool(kept[group]))
-            notes.append(hoist.apply())
+            notes.append(_GroupHoist(view, edits, self, lookups, has_other_readers=bool(kept[first])).apply())
         return PassOutcome(edits, notes, refusals)
 
 
@@ -208,7 +207,6 @@ class _GroupHoist:
         view: GraphView,
         edits: EditSet,
         options: HoistLookups,
-        group: IteratorGroup,
         lookups: Sequence[Lookup],
         *,
         has_other_readers: bool,
@@ -217,8 +215,8 @@ class _GroupHoist:
         self._edits = edits
         self._options = options
         self._lookups = lookups
-        self._group = group
         self._iterator: IteratorInfo = iterator_info(view, lookups[0].iterator or "")
+        self._group: IteratorGroup = iterator_group(view, self._iterator.node)
         self._analysis = slice_analysis(view)
         self._nodes = self._analysis.nodes([lookup.unique_node or "" for lookup in lookups])
         self._function = view.unique_name(f"mx_rec_look_ahead_{sanitized(self._iterator.node)}")
@@ -227,7 +225,7 @@ class _GroupHoist:
         self._shapes: list[Shape | None] = []
         self._components: dict[str, int] = {}  # what the function returns, to its place in the element
         is_train_only = not has_other_readers and all(lookup.side == TRAIN for lookup in lookups)
-        datasets = sum(len(source.makers) or 1 for source in group.sources)
+        datasets = sum(len(source.makers) or 1 for source in self._group.sources)
         self._reserve = is_train_only and datasets == 1
         self._fused = self._fusable() if options.fuse else []
 
@@ -442,6 +440,6 @@ class _GroupHoist:
         if self._group.feedables:
             by_handle = f" (by handle, from {', '.join(repr(source.node) for source in self._group.sources)})"
         return (
-            f"iterator {self._iterator.node!r}{by_handle}: {counted} lookups, {len(self._nodes)} nodes moved into function "
-            f"{self._function!r}, which {reserve}{fused}"
+            f"iterator {self._iterator.node!r}{by_handle}: {counted} lookups, {len(self._nodes)} nodes moved into "
+            f"function {self._function!r}, which {reserve}{fused}"
         )

@@ -178,7 +178,9 @@ def _source_obstacle(view: GraphView, source: IteratorInfo) -> Obstacle | None:
     if source.kind not in (INITIALIZABLE, "one_shot"):
         return Obstacle(node.name, f"op {node.op!r} is not an iterator that can be replaced")
     allowed = {GET_NEXT, TO_STRING_HANDLE} | ({MAKE_ITERATOR} if source.kind == INITIALIZABLE else set())
-    obstacle = _use_obstacle(view, source, allowed) or _handle_use_obstacle(view, source) or _drawn_in_function(view, node)
+    obstacle = (
+        _use_obstacle(view, source, allowed) or _handle_use_obstacle(view, source) or _drawn_in_function(view, node)
+    )
     if obstacle is not None:
         return obstacle
     return _one_shot_obstacle(view, node) if node.op == ONE_SHOT else _makers_obstacle(view, source)
@@ -198,7 +200,9 @@ def _handle_use_obstacle(view: GraphView, source: IteratorInfo) -> Obstacle | No
         for edge in view.data_edges(handle):
             use = view.node(edge.consumer)
             if use.op not in BY_HANDLE and use.op not in _PASS_ON:
-                return Obstacle(use.name, f"op {use.op!r} takes the handle of iterator {source.node!r}, and may draw by it")
+                return Obstacle(
+                    use.name, f"op {use.op!r} takes the handle of iterator {source.node!r}, and may draw by it"
+                )
     return None
 
 

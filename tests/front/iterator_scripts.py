@@ -29,10 +29,9 @@ WORDS = [f"w{i}" for i in range(8)]
 # --- Data ---
 
 
-def columns(seed: int) -> Any:
-    """Batches of a dict of dense components; the last batch is smaller."""
+def _arrays(seed: int) -> dict[str, np.ndarray]:
     rng = np.random.RandomState(seed)
-    data = {
+    return {
         "user": rng.randint(-9, 9, (ROWS, 3)).astype(np.int64),
         "item": rng.randint(0, 12, ROWS).astype(np.int64),
         "word": rng.choice(WORDS, (ROWS, 2)).astype(bytes),
@@ -40,7 +39,16 @@ def columns(seed: int) -> Any:
         "price": rng.uniform(0, 10, (ROWS, 2)).astype(np.float32),
         "y": rng.rand(ROWS).astype(np.float32),
     }
-    return tf.data.Dataset.from_tensor_slices(data).batch(BATCH)
+
+
+def column(seed: int, name: str) -> list:
+    """All values of one component of `columns`."""
+    return _arrays(seed)[name].tolist()
+
+
+def columns(seed: int) -> Any:
+    """Batches of a dict of dense components; the last batch is smaller."""
+    return tf.data.Dataset.from_tensor_slices(_arrays(seed)).batch(BATCH)
 
 
 def _mapped(function: Callable[[Any], Any]) -> Callable[[int], Any]:
@@ -295,7 +303,8 @@ def _from_structure(data: Data) -> Draws:
     return Draws({True: batch, False: batch}, starts)
 
 
-def _by_handle(handle: tf.Tensor, data: Any) -> Any:
+def by_handle(handle: tf.Tensor, data: Any) -> Any:
+    """An iterator with the elements of a dataset that draws by handle."""
     types, shapes, _, classes = _spec(data)
     return tf1.data.Iterator.from_string_handle(handle, types, shapes, classes)
 
@@ -308,7 +317,7 @@ def _feedable(data: Data, make_eval: Callable[[Any], Any] = tf1.data.make_initia
     """One get_next, two sources."""
     iterators = {True: tf1.data.make_initializable_iterator(data(0)), False: make_eval(data(1))}
     handle = _handle()
-    batch = _by_handle(handle, data(0)).get_next()
+    batch = by_handle(handle, data(0)).get_next()
     starts = {True: iterators[True].initializer}
     if make_eval is not tf1.data.make_one_shot_iterator:
         starts[False] = iterators[False].initializer
@@ -326,17 +335,15 @@ def _feedable_structure(data: Data) -> Draws:
     iterator = _structure_of(datasets[True])
     starts = {side: iterator.make_initializer(dataset) for side, dataset in datasets.items()}
     handle = _handle()
-    batch = _by_handle(handle, datasets[True]).get_next()
-    return Draws(
-        {True: batch, False: batch}, starts, dict.fromkeys((True, False), (handle, iterator.string_handle()))
-    )
+    batch = by_handle(handle, datasets[True]).get_next()
+    return Draws({True: batch, False: batch}, starts, dict.fromkeys((True, False), (handle, iterator.string_handle())))
 
 
 def _feedable_two_handles(data: Data) -> Draws:
     """A placeholder, a get_next and a source for each side; nothing says which source goes where."""
     iterators = _two(tf1.data.make_initializable_iterator, data)
     handles = {side: (_handle(f"handle_{side}"), iterator.string_handle()) for side, iterator in iterators.items()}
-    batches = {side: _by_handle(handle, data(0)).get_next() for side, (handle, _) in handles.items()}
+    batches = {side: by_handle(handle, data(0)).get_next() for side, (handle, _) in handles.items()}
     return Draws(batches, _initializers(iterators), handles, alternates=True)
 
 
@@ -345,7 +352,7 @@ def _feedable_named_handle(data: Data) -> Draws:
     iterators = _two(tf1.data.make_initializable_iterator, data)
     handle = _handle()
     default = tf1.placeholder_with_default(iterators[True].string_handle("own_handle"), [], name="with_default")
-    batches = {True: _by_handle(default, data(0)).get_next(), False: _by_handle(handle, data(0)).get_next()}
+    batches = {True: by_handle(default, data(0)).get_next(), False: by_handle(handle, data(0)).get_next()}
     handles = {False: (handle, iterators[False].string_handle())}
     return Draws(batches, _initializers(iterators), handles, alternates=True)
 
@@ -354,7 +361,7 @@ def _feedable_and_direct(data: Data) -> Draws:
     """Training draws by handle, evaluation directly; both make the same keys of their batches."""
     iterators = _two(tf1.data.make_initializable_iterator, data)
     handle = _handle()
-    batches = {True: _by_handle(handle, data(0)).get_next(), False: iterators[False].get_next()}
+    batches = {True: by_handle(handle, data(0)).get_next(), False: iterators[False].get_next()}
     handles = {True: (handle, iterators[True].string_handle())}
     return Draws(batches, _initializers(iterators), handles, alternates=True)
 
@@ -364,7 +371,7 @@ def _feedable_other_shapes(data: Data) -> Draws:
     exact = tf1.data.make_initializable_iterator(data(0).take(4).map(_as_full_batch))
     loose = tf1.data.make_initializable_iterator(data(1))
     handle = _handle()
-    batch = _by_handle(handle, data(1)).get_next()
+    batch = by_handle(handle, data(1)).get_next()
     handles = {True: (handle, exact.string_handle()), False: (handle, loose.string_handle())}
     return Draws(
         {True: batch, False: batch}, {True: exact.initializer, False: loose.initializer}, handles, alternates=True
@@ -380,7 +387,7 @@ def _feedable_beside_other(data: Data) -> Draws:
     train = tf1.data.make_initializable_iterator(data(0))
     other = tf1.data.make_initializable_iterator(tf.data.Dataset.zip((data(1), tf.data.Dataset.range(99))))
     handle = _handle()
-    batches = {True: _by_handle(handle, data(0)).get_next(), False: other.get_next()[0]}
+    batches = {True: by_handle(handle, data(0)).get_next(), False: other.get_next()[0]}
     starts = {True: train.initializer, False: other.initializer}
     return Draws(batches, starts, {True: (handle, train.string_handle())}, alternates=True)
 
@@ -411,7 +418,7 @@ def _feedable_constant(data: Data) -> Draws:
     """The handle is a constant, so nothing in the graph says what it names."""
     iterator = tf1.data.make_initializable_iterator(data(0), shared_name="twin")
     other = tf1.data.make_initializable_iterator(data(1), shared_name="evaluation")
-    batch = _by_handle(tf.constant(_twin_handle(data)), data(0)).get_next()
+    batch = by_handle(tf.constant(_twin_handle(data)), data(0)).get_next()
     return Draws({True: batch, False: other.get_next()}, _initializers({True: iterator, False: other}))
 
 
@@ -431,7 +438,7 @@ def _feedable_without_handle(data: Data) -> Draws:
         )
         starts[side] = tf.raw_ops.MakeIterator(dataset=dataset._variant_tensor, iterator=iterators[side])
     handle = _handle()
-    batch = _by_handle(handle, data(0)).get_next()
+    batch = by_handle(handle, data(0)).get_next()
     return Draws({True: batch, False: batch}, starts, dict.fromkeys((True, False), (handle, _twin_handle(data))))
 
 
@@ -511,7 +518,9 @@ def _loss(batch: Any, spec: Keys, tables: list, side: bool) -> tf.Tensor:
     keys = spec.keys(batch)
     ids, labels = spec.plain(batch)
     several = keys if isinstance(keys, list) else [keys]
-    loss = tf.reduce_mean(tf.square(tf.reduce_sum(sparse_lookup(tables[1], ids, is_train=side, name=f"plain_{name}"), 1) - labels))
+    loss = tf.reduce_mean(
+        tf.square(tf.reduce_sum(sparse_lookup(tables[1], ids, is_train=side, name=f"plain_{name}"), 1) - labels)
+    )
     for index, one in enumerate(several):
         suffix = f"_{index}" if index else ""
         rows = sparse_lookup(tables[0], one, is_train=side, name=f"keys_{name}{suffix}")
@@ -557,12 +566,12 @@ class Runner:
     def __init__(self, script: Script, run: Callable[..., Any]) -> None:
         self.values: list = []
         self._script = script
-        self._run = run
+        self.run = run
         self._handles: dict[bool, tuple[tf.Tensor, bytes]] = {}
 
     def do(self, what: str, side: bool) -> None:
         if what == "start":
-            self._run(self._script.draws.starts[side])
+            self.run(self._script.draws.starts[side])
         elif what == "step":
             self.values.append(self._step(side))
         elif not self._script.keys.ends:
@@ -583,10 +592,10 @@ class Runner:
         if side in self._script.draws.handles:
             if side not in self._handles:
                 placeholder, handle = self._script.draws.handles[side]
-                self._handles[side] = placeholder, handle if isinstance(handle, bytes) else self._run(handle)
+                self._handles[side] = placeholder, handle if isinstance(handle, bytes) else self.run(handle)
             placeholder, handle = self._handles[side]
             feed[placeholder] = handle
-        return float(self._run(self._script.fetches(side), feed)[0])
+        return float(self.run(self._script.fetches(side), feed)[0])
 
 
 # The content of a table of fixed capacity is found by another lookup.
@@ -635,7 +644,9 @@ def run(
         refusals: list[str] = []
         if is_rewritten:
             reports = modify_graph_and_start_emb_cache()
-            refusals = [str(refusal) for report in reports if report.name == "hoist_lookups" for refusal in report.refusals]
+            refusals = [
+                str(refusal) for report in reports if report.name == "hoist_lookups" for refusal in report.refusals
+            ]
         lookups = find_lookups(GraphView(graph.as_graph_def()))
         values, contents = run_session(script)
         assert [table.memory() for table in script.tables] == [None, None]  # nothing holds on to a closed session

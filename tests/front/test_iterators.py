@@ -5,6 +5,7 @@ docs/iterators.md shows the rows as a table.
 
 from __future__ import annotations
 
+import gc
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,15 @@ from mx_rec.util.initialize import get_initializer, get_target_batch, init, term
 tf1 = tf.compat.v1
 DOC = Path(__file__).resolve().parents[2] / "docs" / "iterators.md"
 MOVES, STAYS, ALL_STAY = "moves", "stays", "all stay"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def frozen_heap():
+    """Each graph asks the collector for the open sessions; what TensorFlow made when it was loaded is none."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
@@ -206,3 +216,237 @@ def test_row(row):
     for name in stay:
         (refusal,) = [text for text in rewritten.refusals if f"(lookup {name!r} stays at the step)" in text]
         assert re.search(row.why, refusal), refusal
+
+
+# --- What a script reaches after the rewrite ---
+
+
+def _rewritten(iterator, keys="arithmetic"):
+    init(use_dynamic_expansion=True)
+    script = scripts.build(iterator, keys)
+    return script, modify_graph_and_start_emb_cache()
+
+
+def _session(script):
+    session = tf1.Session(config=scripts.NO_HANG)
+    session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
+    return session, scripts.Runner(script, session.run)
+
+
+@pytest.mark.parametrize("iterator", ["feedable", "feedable_two_handles", "feedable_structure", "feedable_and_direct"])
+def test_initializers_of_the_two_sides_start_the_first_and_the_second_source(iterator):
+    with tf.Graph().as_default() as graph:
+        script, _ = _rewritten(iterator)
+        assert [get_initializer(side) for side in (True, False)] == [
+            script.draws.starts[side] for side in (True, False)
+        ]
+        assert set(graph.get_collection(ASCEND_CUTTING_POINT_INITIALIZER)) == set(script.draws.starts.values())
+
+
+def test_a_one_shot_source_needs_no_initializer():
+    with tf.Graph().as_default():
+        script, _ = _rewritten("feedable_one_shot")
+        assert get_initializer(True) == script.draws.starts[True]
+        session, runner = _session(script)
+        with session:
+            session.run(get_initializer(True))
+            runner.do("step", True)
+            session.run(get_initializer(False))  # does nothing; above all, it does not start the training again
+            runner.do("step", True)
+            batch = session.run(get_target_batch(True, script.draws.batches[True])["y"], _feed(runner, script, True))
+        assert batch.tolist() == scripts.column(0, "y")[2 * scripts.BATCH : 3 * scripts.BATCH]
+
+
+def _feed(runner, script, side):
+    placeholder, handle = script.draws.handles[side]
+    return {placeholder: runner.run(handle)}
+
+
+def test_target_batch_is_drawn_by_the_handle_that_is_fed():
+    with tf.Graph().as_default():
+        script, _ = _rewritten("feedable")
+        target = get_target_batch(True, script.draws.batches[True])
+        assert target == get_target_batch(False, script.draws.batches[False])
+        assert set(target) == set(script.draws.batches[True])
+        session, runner = _session(script)
+        with session:
+            session.run(list(script.draws.starts.values()))
+            for side, seed in ((True, 0), (False, 1), (True, 0)):
+                drawn = [session.run(target["y"], _feed(runner, script, side)) for _ in range(2)]
+                start = 0 if runner.values == [] or not side else 2
+                expected = scripts.column(seed, "y")[start * scripts.BATCH : (start + 2) * scripts.BATCH]
+                assert [value for part in drawn for value in part.tolist()] == expected
+                runner.values.append(None)
+
+
+@pytest.mark.parametrize("iterator", ["feedable", "feedable_and_direct"])
+def test_old_batches_give_a_clear_error(iterator):
+    with tf.Graph().as_default():
+        script, _ = _rewritten(iterator)
+        session, runner = _session(script)
+        with session:
+            session.run(list(script.draws.starts.values()))
+            for side in (True, False):
+                feed = _feed(runner, script, side) if side in script.draws.handles else {}
+                with pytest.raises(tf.errors.InvalidArgumentError, match="get_target_batch"):
+                    session.run(script.draws.batches[side]["y"], feed)
+
+
+def test_a_handle_from_elsewhere_is_an_error_and_no_hang():
+    """Of an iterator that is made after the rewrite: it has the elements of before."""
+    with tf.Graph().as_default():
+        script, _ = _rewritten("feedable")
+        late = tf1.data.make_initializable_iterator(scripts.columns(0))
+        session, runner = _session(script)
+        with session:
+            session.run(late.initializer)
+            placeholder, _ = script.draws.handles[True]
+            with pytest.raises(tf.errors.InvalidArgumentError, match="components|types"):
+                session.run(script.fetches(True), {placeholder: session.run(late.string_handle())})
+            session.run(script.draws.starts[True])
+            runner.do("step", True)  # the right handle goes on working
+
+
+def test_rows_are_reserved_only_where_one_dataset_feeds_training_alone():
+    init(use_dynamic_expansion=True)
+
+    def note(eval_lookup, sources):
+        with tf.Graph().as_default():
+            for seed in range(sources):
+                tf1.data.make_initializable_iterator(scripts.columns(seed))
+            batch = scripts.by_handle(tf1.placeholder(tf.string, []), scripts.columns(0)).get_next()
+            table = scripts.create_table(tf.int64, 2, "t", tf1.ones_initializer())
+            rows = sparse_lookup(table, batch["user"])
+            if eval_lookup:
+                sparse_lookup(table, batch["user"], is_train=False)
+            scripts.gradient_descent_by_addr.create_hash_optimizer_by_addr(0.1).minimize(tf.reduce_sum(rows))
+            (hoist,) = [report for report in modify_graph_and_start_emb_cache() if report.name == "hoist_lookups"]
+            return hoist.notes[0]
+
+    assert "reserves rows" in note(eval_lookup=False, sources=1)
+    assert "reserves no rows" in note(eval_lookup=True, sources=1)
+    assert "reserves no rows" in note(eval_lookup=False, sources=2)
+
+
+# --- Several graphs ---
+
+
+@pytest.mark.parametrize(
+    "kinds", [("feedable", "initializable"), ("from_structure", "feedable"), ("one_shot", "one_shot")]
+)
+def test_several_graphs_in_one_process(kinds):
+    """Built in turn, rewritten while none of them is the default graph, run in turns."""
+
+    def outcomes(is_rewritten):
+        terminate_config_initializer()
+        init(use_dynamic_expansion=True)
+        graphs, built, sessions = [tf.Graph() for _ in kinds], [], []
+        for graph, kind, keys in zip(graphs, kinds, ("vocabulary_table", "arithmetic")):
+            with graph.as_default():
+                built.append(scripts.build(kind, keys))
+        if is_rewritten:
+            for graph in reversed(graphs):
+                reports = modify_graph_and_start_emb_cache(full_graph=graph)
+                assert not [refusal for report in reports for refusal in report.refusals]
+        for graph in graphs:
+            with graph.as_default():
+                sessions.append(tf1.Session(config=scripts.NO_HANG))
+                sessions[-1].run([tf1.global_variables_initializer(), tf1.tables_initializer()])
+        runners = [scripts.Runner(script, session.run) for script, session in zip(built, sessions)]
+        plans = [list(scripts.plan(script)) for script in built]
+        for index in range(max(map(len, plans))):
+            for runner, steps in zip(runners, plans):
+                if index < len(steps):
+                    runner.do(*steps[index])
+        results = []
+        for session, script, runner in zip(sessions, built, runners):
+            results.append(scripts.Outcome(runner.values, session.run(script.contents), [], set(), set()))
+            session.close()
+        return results
+
+    for plain, rewritten in zip(outcomes(False), outcomes(True)):
+        scripts.assert_same(plain, rewritten)
+
+
+# --- Lookups in bodies ---
+
+
+def _with_body(body, look_up, user):
+    if body == "cond":
+        return tf.cond(tf.reduce_sum(user) > -100, lambda: look_up(user), lambda: 0.0)
+    return tf1.while_loop(lambda i, _: i < 2, lambda i, total: (i + 1, total + look_up(user)), [0, 0.0])[1]
+
+
+def _run_body(body, is_rewritten):
+    """Losses and refusals of a script that trains one lookup outside and evaluates another in a body."""
+    terminate_config_initializer()
+    init(use_dynamic_expansion=True)
+    with tf.Graph().as_default():
+        table = scripts.create_table(tf.int64, 2, "t", tf1.ones_initializer())
+        iterator = tf1.data.make_initializable_iterator(scripts.columns(0))
+        user = iterator.get_next()["user"]
+        loss = tf.reduce_sum(tf.square(sparse_lookup(table, user)))
+        inside = _with_body(
+            body, lambda ids: tf.reduce_sum(sparse_lookup(table, ids * 2, is_train=False, name="inside")), user
+        )
+        step = scripts.gradient_descent_by_addr.create_hash_optimizer_by_addr(0.1).minimize(loss)
+        reports = modify_graph_and_start_emb_cache() if is_rewritten else ()
+        with tf1.Session(config=scripts.NO_HANG) as session:
+            session.run(iterator.initializer)
+            values = [(session.run([loss, step])[0], session.run(inside)) for _ in range(2)]
+    return values, [str(refusal) for report in reports for refusal in report.refusals]
+
+
+@pytest.mark.parametrize("body", ["cond", "while_loop"])
+def test_lookup_in_a_body_of_tensorflow_1_stays(body):
+    was_v2 = tf1.control_flow_v2_enabled()
+    tf1.disable_control_flow_v2()
+    try:
+        plain, rewritten = _run_body(body, False), _run_body(body, True)
+    finally:
+        (tf1.enable_control_flow_v2 if was_v2 else tf1.disable_control_flow_v2)()
+    assert plain[0] == rewritten[0]
+    (refusal,) = rewritten[1]
+    assert "(lookup 'inside' stays at the step)" in refusal
+
+
+@pytest.mark.parametrize("body", ["cond", "while_loop"])
+def test_lookup_in_a_body_of_tensorflow_2_is_refused_when_it_is_built(body):
+    was_v2 = tf1.control_flow_v2_enabled()
+    tf1.enable_control_flow_v2()
+    try:
+        with pytest.raises(ValueError, match="not in the body of a tf.cond or tf.while_loop; look up outside"):
+            _run_body(body, False)
+    finally:
+        (tf1.enable_control_flow_v2 if was_v2 else tf1.disable_control_flow_v2)()
+
+
+# --- The page ---
+
+
+def _page_rows():
+    """(iterator, keys, result, test) of each line of the page's tables."""
+    for line in DOC.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if len(cells) == 5 and cells[4].startswith("`test_"):
+            yield cells[0], cells[1], cells[2], cells[4].strip("`")
+
+
+def _tests():
+    """The tests of this module by name, those of the matrix one by one."""
+    others = {name for name in globals() if name.startswith("test_")} - {"test_row", "test_page_and_tests_agree"}
+    return others, {f"test_row[{row.name}]": row for row in ROWS}
+
+
+def test_page_and_tests_agree():
+    others, rows = _tests()
+    page = list(_page_rows())
+    named = [test for *_, test in page]
+    assert len(named) == len(set(named)) and len(rows) == len(ROWS)
+    assert set(rows) <= set(named), f"not on the page: {sorted(set(rows) - set(named))}"
+    assert set(named) <= set(rows) | others, f"no such test: {sorted(set(named) - set(rows) - others)}"
+    for iterator, keys, result, test in page:
+        if test in rows:
+            row = rows[test]
+            assert (f"`{row.iterator}`" in iterator) and (f"`{row.keys}`" in keys), test
+            assert result == row.result, test
