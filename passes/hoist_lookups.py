@@ -184,7 +184,7 @@ def _other_work(view: GraphView, group: IteratorGroup, lookups: Sequence[Lookup]
         if own != work[0]:
             reason = (
                 f"may draw the same batches as {first!r}, by handle from {group.feedables[0].node!r}, "
-                "but other keys are made of them"
+                "but other keys are made of them; let one get_next draw for both"
             )
             return Obstacle(reader.get_nexts[0], reason)
     return None

@@ -124,11 +124,14 @@ def _feedables_obstacle(
         obstacle = _use_obstacle(view, feedable, {GET_NEXT, TO_STRING_HANDLE})
         obstacle = obstacle or _handle_obstacle(view, feedable.node, members)
         if obstacle is None and not sources:
-            reason = "draws by handle, but no iterator of the graph gives a handle and has its elements"
+            reason = (
+                "draws by handle, but no iterator of the graph gives a handle and has its elements; "
+                "make the iterators that feed it in this graph"
+            )
             obstacle = Obstacle(feedable.node, reason)
         if obstacle is not None:
             return obstacle
-    return _foreign_handle(view) if feedables else None
+    return (_other_elements(view, feedables, sources) or _foreign_handle(view)) if feedables else None
 
 
 def _handle_obstacle(view: GraphView, feedable: str, members: set[str]) -> Obstacle | None:
@@ -152,6 +155,19 @@ def _handle_obstacle(view: GraphView, feedable: str, members: set[str]) -> Obsta
                 "feed a placeholder"
             )
             return Obstacle(node.name, reason)
+    return None
+
+
+def _other_elements(
+    view: GraphView, feedables: tuple[IteratorInfo, ...], sources: tuple[IteratorInfo, ...]
+) -> Obstacle | None:
+    """A member of other dtypes than the rest: an iterator by handle that tells none may draw from any."""
+    first = sources[0].node
+    get_nexts = (name for member in (*feedables, *sources) for name in member.get_nexts)
+    for name in (*(source.node for source in sources), *get_nexts):
+        if view.node(name).types_attr("output_types") != view.node(first).types_attr("output_types"):
+            reason = f"has elements of other dtypes than {first!r}, and {feedables[0].node!r} may draw from both"
+            return Obstacle(name, reason)
     return None
 
 

@@ -133,10 +133,10 @@ def _mutable_table(batch: Any) -> tf.Tensor:
     return table.lookup(batch["user"]) + batch["user"]
 
 
-def _offset(batch: Any) -> tf.Tensor:
+def _offset(user: tf.Tensor) -> tf.Tensor:
     with tf1.variable_scope("", reuse=tf1.AUTO_REUSE):
         offset = tf1.get_variable("offset", [], tf.int64, tf1.ones_initializer(), use_resource=True, trainable=False)
-    return batch["user"] + offset
+    return user + offset
 
 
 def _noise(batch: Any) -> tf.Tensor:
@@ -182,6 +182,15 @@ def _hash(text: tf.Tensor) -> tf.Tensor:
     return tf.strings.to_hash_bucket_fast(text, 1000)
 
 
+def _shuffled(seed: int) -> Any:
+    return columns(seed).unbatch().shuffle(ROWS, seed=3).batch(BATCH).repeat(2)
+
+
+def _with_user(change: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[int], Any]:
+    return _mapped(lambda batch: {**batch, "user": change(batch["user"])})
+
+
+_NOISY = _with_user(lambda user: user + tf.random.uniform([], 0, 5, tf.int64, seed=4))
 _TUPLE = _mapped(lambda batch: (batch["user"], batch["item"], batch["y"]))
 _NESTED = _mapped(lambda batch: ({"deep": (batch["user"], {"item": batch["item"]}), "word": batch["word"]}, batch["y"]))
 _SPARSE = _mapped(lambda batch: {"sparse": _sparse_of(batch["user"]), "item": batch["item"], "y": batch["y"]})
@@ -215,6 +224,9 @@ KEYS = {
     "assert": Keys(_checked),
     "shared": Keys(lambda batch: [_hash(batch["word"]), _hash(batch["word"])[:, 0], _hash(batch["word"]) % 5]),
     "in_model": Keys(lambda batch: batch["user"] * 2, is_in_model=True),
+    "data_shuffled": Keys(lambda batch: batch["user"], _shuffled),
+    "data_random": Keys(lambda batch: batch["user"], _NOISY),
+    "data_reads_variable": Keys(lambda batch: batch["user"], _with_user(_offset)),
     "tuple": Keys(lambda batch: batch[0] * 2, _TUPLE, lambda batch: batch[1:]),
     "nested": Keys(
         lambda batch: batch[0]["deep"][0] * 2, _NESTED, lambda batch: (batch[0]["deep"][1]["item"], batch[1])
@@ -230,7 +242,7 @@ KEYS = {
     "while_v1": Keys(_loop, control_flow_v2=False),
     "branch_v1": Keys(_in_branch, control_flow_v2=False),
     "placeholder": Keys(_fed, feed={"fed:0": 3}),
-    "variable": Keys(_offset),
+    "variable": Keys(lambda batch: _offset(batch["user"])),
     "mutable_table": Keys(_mutable_table),
     "random": Keys(_noise),
     "random_in_model": Keys(_noise, is_in_model=True),

@@ -178,6 +178,12 @@ ROWS = [
         for keys in ("vocabulary_table", "shared", "in_model", "nested", "sparse_values", "ragged_to_tensor", "cond_v2")
     ),
     Row("one_shot", "vocabulary_table"),
+    # What the dataset does before.
+    Row("initializable", "data_shuffled", prefetch=5),
+    Row("feedable", "data_shuffled"),
+    Row("initializable", "data_random", prefetch=3),
+    Row("initializable", "data_reads_variable", ALL_STAY, "reads variable 'offset', whose value ahead"),
+    Row("feedable", "data_reads_variable", ALL_STAY, "reads variable 'offset', whose value ahead"),
     Row("feedable_one_shot", "static_table"),
     Row("from_structure", "sparse_to_dense"),
     # What stays, alone.

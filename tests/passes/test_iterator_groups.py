@@ -83,10 +83,14 @@ def test_a_group_is_what_may_be_drawn_from_one_another() -> None:
 def test_a_handle_iterator_without_element_types_may_draw_from_any() -> None:
     graph = LookupGraph()
     handle = graph.add("handle", "Placeholder", (), {"dtype": attr_type(DT_STRING), "shape": graph_shape([])})
-    graph.get_next("batch", graph.add("feedable", "IteratorFromStringHandleV2", [handle]))
+    ids = graph.get_next("batch", graph.add("feedable", "IteratorFromStringHandleV2", [handle]))[0]
+    graph.lookup("first", graph.table(), ids)
     source(graph, "iterator")
+    assert not refusals(graph)
     iterator_of(graph, "other", element([known_shape([])], (DT_FLOAT,)))
     assert members(graph, "other") == ["feedable", "iterator", "other"]
+    (refusal,) = refusals(graph)
+    assert "other: has elements of other dtypes than 'iterator', and 'feedable' may draw from both" in refusal
 
 
 def test_groups_that_share_a_source_are_one() -> None:
