@@ -112,6 +112,14 @@ class Keys:
 
 
 def _table_of_words(oov_buckets: int = 0) -> Any:
+    """One for the whole script."""
+    made = tf1.get_collection_ref(f"words_{oov_buckets}")
+    if not made:
+        made.append(_new_table_of_words(oov_buckets))
+    return made[0]
+
+
+def _new_table_of_words(oov_buckets: int) -> Any:
     init_words = tf1.lookup.KeyValueTensorInitializer(WORDS[:5], list(range(5)), tf.string, tf.int64)
     if oov_buckets:
         return tf1.lookup.StaticVocabularyTable(init_words, oov_buckets)
@@ -211,6 +219,7 @@ KEYS = {
     "string_to_number": Keys(lambda batch: tf.strings.to_number(batch["digits"], tf.int64)),
     "bucketize": Keys(_buckets),
     "static_table": Keys(lambda batch: _table_of_words().lookup(batch["word"])),
+    "table_per_side": Keys(lambda batch: _new_table_of_words(0).lookup(batch["word"])),
     "vocabulary_table": Keys(lambda batch: _table_of_words(3).lookup(batch["word"])),
     "where": Keys(lambda batch: tf.where(batch["user"] > 0, batch["user"], tf.zeros_like(batch["user"]))),
     "concat": Keys(lambda batch: tf.concat([batch["user"], batch["item"][:, tf.newaxis]], 1)),
