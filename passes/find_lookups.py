@@ -10,6 +10,7 @@ from typing import ClassVar
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ATTR_COLLECTIONS, ATTR_LOOKUP
 from mx_rec.graph import marks
 from mx_rec.graph.attrs import DT_FLOAT, DT_INT32, const_value
+from mx_rec.graph.iterator_groups import iterator_group
 from mx_rec.graph.iterators import GET_NEXT, IteratorInfo, Obstacle, iterator_of
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.op_signatures import (
@@ -54,7 +55,8 @@ class Lookup:
         get_next: the batch it depends on; `None` if it does not depend on exactly one.
         iterator: the iterator of that batch.
         iterator_kind: "initializable", "one_shot", "string_handle", "other", or "" without iterator.
-        initializers: the MakeIterator nodes of that iterator, in graph order.
+        initializers: the MakeIterator nodes of that iterator, in graph order; if it draws by handle, those of the
+            iterators that the handle may name.
         is_trained: whether it is a train lookup whose rows receive gradients: its result is not only read
             through StopGradient.
         is_moved: whether its keys come straight from the iterator already.
@@ -167,7 +169,7 @@ def _fused_lookups(view: GraphView, many: Node) -> Iterator[Lookup]:
             get_next=get_next,
             iterator=iterator.node if iterator else None,
             iterator_kind=iterator.kind if iterator else "",
-            initializers=iterator.makers if iterator else (),
+            initializers=_initializers(view, iterator),
             is_trained=ASCEND_SPARSE_LOOKUP_ID_OFFSET in collections,
             is_moved=True,
             obstacle=None,
@@ -196,11 +198,15 @@ def _lookup(view: GraphView, find: Node) -> Lookup:
         get_next=get_next,
         iterator=iterator.node if iterator else None,
         iterator_kind=iterator.kind if iterator else "",
-        initializers=iterator.makers if iterator else (),
+        initializers=_initializers(view, iterator),
         is_trained=find.op == OP_FIND_OR_INSERT and not _is_stopped(view, [*restores, *_pools(view, gather)]),
         is_moved=keys.op == GET_NEXT,
         obstacle=obstacle,
     )
+
+
+def _initializers(view: GraphView, iterator: IteratorInfo | None) -> tuple[str, ...]:
+    return iterator_group(view, iterator.node).makers if iterator else ()
 
 
 def _entrance(view: GraphView, unique: Node | None) -> Node | None:
@@ -316,7 +322,8 @@ def _batch(
     if table.op != OP_TABLE:
         reason = f"op {table.op!r} gives the table handle; expected {OP_TABLE!r}"
         return get_next, iterator, origin.obstacle or Obstacle(table.name, reason)
-    return get_next, iterator, origin.obstacle or (iterator.obstacle if iterator else None)
+    group_obstacle = iterator_group(view, iterator.node).obstacle if iterator else None
+    return get_next, iterator, origin.obstacle or group_obstacle
 
 
 def _not_one_batch(find: Node, get_nexts: tuple[str, ...]) -> Obstacle:

@@ -25,10 +25,11 @@ from mx_rec.graph.attrs import (
     is_ref,
     known_shape,
 )
-from mx_rec.graph.datasets import ElementSpec, int64_const_attrs, map_attrs, map_op
+from mx_rec.graph.datasets import ElementSpec, int64_const_attrs, map_attrs, map_op, merged_shape
 from mx_rec.graph.edits import EditSet
 from mx_rec.graph.functions import FunctionBuilder, sanitized
-from mx_rec.graph.iterators import IteratorInfo, Obstacle, iterator_info
+from mx_rec.graph.iterator_groups import IteratorGroup, iterator_group
+from mx_rec.graph.iterators import ONE_SHOT, IteratorInfo, Obstacle, iterator_info
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.op_signatures import OP_LOOK_AHEAD, OP_PREPARE_MANY
 from mx_rec.graph.resources import IMMUTABLE_TABLES
@@ -62,6 +63,11 @@ class HoistLookups(Pass):
     MxRecUnique and MxRecLookAhead of several lookups would; all of the function runs for every batch, so this
     is as good for any of them.
 
+    An iterator that draws by handle (`Iterator.from_string_handle`) may draw from any iterator of the graph with
+    its elements whose handle can be fetched. They form a group: one function for all of them, behind the dataset of
+    each source, so that any of them can be fed as before. Where get_nexts of several iterators of a group draw,
+    all must make the same keys of their batches, since nothing says which of them will draw a batch.
+
     Attributes:
         prefetch: batches prepared ahead of the step, at least 1.
         parallel_calls: batches prepared at the same time, at least 1. Their order stays.
@@ -71,8 +77,9 @@ class HoistLookups(Pass):
         ids from no iterator or from several batches; anything between batch and keys that is fed at the step,
         reads a variable or a table that may change, draws random numbers, has side effects, is a loop of
         TensorFlow 1 or an unknown op, or calls a function that holds such; lookups in one branch of a conditional
-        of TensorFlow 1 (a whole conditional before the keys moves); feedable iterators, and iterators used by
-        other ops; datasets that are not in the graph, or that read what a step may change; tables on another
+        of TensorFlow 1 (a whole conditional before the keys moves); iterators used by other ops; handles that may
+        name an iterator of which the graph does not tell the elements, and groups whose get_nexts make other keys of
+        their batches; datasets that are not in the graph, or that read what a step may change; tables on another
         task; lookups inside functions.
     """
 
@@ -92,23 +99,27 @@ class HoistLookups(Pass):
         edits = EditSet(author=self.name)
         refusals = [Refusal(*obstacle) for obstacle in function_lookups(view)]
         notes: list[str] = []
-        groups: dict[str, list[Lookup]] = {}
-        kept: Counter[str] = Counter()  # other lookups per iterator that do not train
+        groups: dict[str, list[Lookup]] = {}  # by the first member
+        kept: Counter[str] = Counter()  # other lookups that do not train
         for lookup in find_lookups(view):
+            group = iterator_group(view, lookup.iterator).members[0].node if lookup.iterator else ""
             if lookup.is_moved:
-                kept[lookup.iterator or ""] += lookup.side != TRAIN
+                kept[group] += lookup.side != TRAIN
                 continue
             obstacle = lookup.obstacle or _table_obstacle(view, lookup)
             if obstacle is None and lookup.iterator is not None:
-                groups.setdefault(lookup.iterator, []).append(lookup)
+                groups.setdefault(group, []).append(lookup)
                 continue
             refusals.append(_refusal(lookup, obstacle))
-            kept[lookup.iterator or ""] += lookup.side != TRAIN
-        for iterator, lookups in groups.items():
-            if view.node(iterator).has_attr(marks.HOIST_TYPES):
+            kept[group] += lookup.side != TRAIN
+        for first, lookups in groups.items():
+            if view.node(first).has_attr(marks.HOIST_TYPES):
                 continue
-            hoist = _IteratorHoist(view, edits, self, lookups, has_other_readers=bool(kept[iterator]))
-            notes.append(hoist.apply())
+            obstacle = _other_work(view, iterator_group(view, first), lookups)
+            if obstacle is not None:
+                refusals.extend(_refusal(lookup, obstacle) for lookup in lookups)
+                continue
+            notes.append(_GroupHoist(view, edits, self, lookups, has_other_readers=bool(kept[first])).apply())
         return PassOutcome(edits, notes, refusals)
 
 
@@ -120,16 +131,16 @@ def _refusal(lookup: Lookup, obstacle: Obstacle | None) -> Refusal:
 
 def _table_obstacle(view: GraphView, lookup: Lookup) -> Obstacle | None:
     """Why the dataset function cannot have the lookup's table."""
-    iterator = iterator_info(view, lookup.iterator or "")
+    group = iterator_group(view, lookup.iterator or "")
     table = view.node(lookup.table_node)
-    if iterator.kind == "one_shot":
+    if any(view.node(source.node).op == ONE_SHOT for source in group.sources):
         nameless = [node for node in [table, *_nameless_tables_read(view, lookup)] if not _has_shared_name(node)]
         if nameless:
             return Obstacle(nameless[0].name, "has no shared_name, so a one-shot iterator cannot reach the same table")
-        return None
-    home, place = _task(view.node(iterator.makers[0]).device), _task(table.device)
-    if home and place and home != place:
-        return Obstacle(table.name, f"is placed on {place!r}, which a dataset function on {home!r} cannot reach")
+    for maker in group.makers:
+        home, place = _task(view.node(maker).device), _task(table.device)
+        if home and place and home != place:
+            return Obstacle(table.name, f"is placed on {place!r}, which a dataset function on {home!r} cannot reach")
     return None
 
 
@@ -149,8 +160,47 @@ def _task(device: str) -> str:
     return "".join(_TASK.findall(device))
 
 
-class _IteratorHoist:
-    """The hoist of one iterator."""
+def _other_work(view: GraphView, group: IteratorGroup, lookups: Sequence[Lookup]) -> Obstacle | None:
+    """Why not every batch of the group can be prepared in one way.
+
+    What prepares the batches of one get_next could fail on those of another, on which it never ran.
+    """
+    if len(group.readers) < 2:
+        return None
+    analysis = slice_analysis(view)
+    of_reader: dict[str, list[Node]] = {
+        reader.node: analysis.nodes([lookup.unique_node or "" for lookup in lookups if lookup.iterator == reader.node])
+        for reader in group.readers
+    }
+    together = analysis.nodes(node.name for nodes in of_reader.values() for node in nodes)
+    builder = FunctionBuilder(view, "all_work")
+    _add_batch(view, builder, group)
+    for index, handle in enumerate(captured_tables(view, together)):
+        builder.add_argument(f"table_{index}", DT_RESOURCE, [handle])
+    builder.clone(together, dropped_controls=group.get_nexts)
+    work = [{builder.body(node.name) for node in nodes} for nodes in of_reader.values()]
+    first = group.readers[0].get_nexts[0]
+    for reader, own in zip(group.readers, work):
+        if own != work[0]:
+            reason = (
+                f"may draw the same batches as {first!r}, by handle from {group.feedables[0].node!r}, "
+                "but other keys are made of them; let one get_next draw for both"
+            )
+            return Obstacle(reader.get_nexts[0], reason)
+    return None
+
+
+def _add_batch(view: GraphView, builder: FunctionBuilder, group: IteratorGroup) -> list[str]:
+    """The components of a batch as arguments, each for every get_next of the group."""
+    types = view.node(group.get_nexts[0]).types_attr("output_types")
+    return [
+        builder.add_argument(f"component_{index}", dtype, [TensorRef(name, index) for name in group.get_nexts])
+        for index, dtype in enumerate(types)
+    ]
+
+
+class _GroupHoist:
+    """The hoist of one iterator, or of all that draw from one another by handle."""
 
     def __init__(
         self,
@@ -166,6 +216,7 @@ class _IteratorHoist:
         self._options = options
         self._lookups = lookups
         self._iterator: IteratorInfo = iterator_info(view, lookups[0].iterator or "")
+        self._group: IteratorGroup = iterator_group(view, self._iterator.node)
         self._analysis = slice_analysis(view)
         self._nodes = self._analysis.nodes([lookup.unique_node or "" for lookup in lookups])
         self._function = view.unique_name(f"mx_rec_look_ahead_{sanitized(self._iterator.node)}")
@@ -174,8 +225,8 @@ class _IteratorHoist:
         self._shapes: list[Shape | None] = []
         self._components: dict[str, int] = {}  # what the function returns, to its place in the element
         is_train_only = not has_other_readers and all(lookup.side == TRAIN for lookup in lookups)
-        has_one_dataset = self._iterator.kind == "one_shot" or len(self._iterator.makers) == 1
-        self._reserve = is_train_only and has_one_dataset
+        datasets = sum(len(source.makers) or 1 for source in self._group.sources)
+        self._reserve = is_train_only and datasets == 1
         self._fused = self._fusable() if options.fuse else []
 
     def apply(self) -> str:
@@ -184,28 +235,28 @@ class _IteratorHoist:
         captured = self._capture()
         fused = {lookup.unique_node for group in self._fused for lookup in group}
         self._builder.clone(
-            [node for node in self._nodes if node.name not in fused], dropped_controls=self._iterator.get_nexts
+            [node for node in self._nodes if node.name not in fused], dropped_controls=self._group.get_nexts
         )
         hints = self._look_ahead()
         tensors = self._give_tensors()
         spec = ElementSpec(tuple(self._types), tuple(self._shapes))
         self._edits.add_function(self._builder.build())
         self._mark(spec, tensors, hints)
-        if self._iterator.kind == "one_shot":
-            self._new_factory(spec, captured)
-        else:
-            self._new_datasets(spec, captured)
+        for source in self._group.sources:
+            if self._view.node(source.node).op == ONE_SHOT:
+                self._new_factory(source.node, spec, captured)
+            else:
+                self._new_datasets(source, spec, captured)
         return self._note()
 
     def _take_batch(self) -> None:
         """The components of the batch: arguments, returned as they are."""
-        get_nexts = self._iterator.get_nexts
-        first = self._view.node(get_nexts[0])
-        shapes = first.shapes_attr("output_shapes")
-        for index, dtype in enumerate(first.types_attr("output_types")):
-            stands_for = [TensorRef(name, index) for name in get_nexts]
-            argument = self._builder.add_argument(f"component_{index}", dtype, stands_for)
-            self._give(argument, dtype, shapes[index] if index < len(shapes) else None)
+        get_nexts = [self._view.node(name) for name in self._group.get_nexts]
+        types = get_nexts[0].types_attr("output_types")
+        for index, argument in enumerate(_add_batch(self._view, self._builder, self._group)):
+            for get_next in get_nexts:
+                shapes = get_next.shapes_attr("output_shapes")
+                self._give(argument, types[index], shapes[index] if index < len(shapes) else None)
 
     def _capture(self) -> list[TensorRef]:
         """Tables that the function reads, as further arguments."""
@@ -294,7 +345,10 @@ class _IteratorHoist:
         """Return `ref` from the function, if it is not returned yet; its place in the element."""
         if ref not in self._components:
             self._components[ref] = self._append(ref, dtype, shape)
-        return self._components[ref]
+        index = self._components[ref]
+        if self._shapes[index] != shape:
+            self._shapes[index] = merged_shape(self._shapes[index], shape)
+        return index
 
     def _append(self, ref: str, dtype: int, shape: Shape | None) -> int:
         index = len(self._types)
@@ -309,21 +363,24 @@ class _IteratorHoist:
         tensors: Sequence[tuple[TensorRef, str, int]],
         hints: Sequence[tuple[str, str, int]],
     ) -> None:
-        for attr, value in {
-            marks.HOIST_TYPES: attr_types(spec.types),
-            marks.HOIST_SHAPES: attr_shapes(spec.shapes),
-            marks.HOIST_TENSORS: attr_strings(str(tensor) for tensor, _, _ in tensors),
-            marks.HOIST_TENSOR_SOURCES: attr_strings(get_next for _, get_next, _ in tensors),
-            marks.HOIST_TENSOR_COMPONENTS: attr_ints(component for _, _, component in tensors),
-            marks.HOIST_FINDS: attr_strings(find for find, _, _ in hints),
-            marks.HOIST_FIND_SOURCES: attr_strings(get_next for _, get_next, _ in hints),
-            marks.HOIST_FIND_COMPONENTS: attr_ints(component for _, _, component in hints),
-        }.items():
-            self._edits.set_attr(self._iterator.node, attr, value)
+        for member in self._group.members:
+            own_tensors = [entry for entry in tensors if entry[1] in member.get_nexts]
+            own_hints = [entry for entry in hints if entry[1] in member.get_nexts]
+            for attr, value in {
+                marks.HOIST_TYPES: attr_types(spec.types),
+                marks.HOIST_SHAPES: attr_shapes(spec.shapes),
+                marks.HOIST_TENSORS: attr_strings(str(tensor) for tensor, _, _ in own_tensors),
+                marks.HOIST_TENSOR_SOURCES: attr_strings(get_next for _, get_next, _ in own_tensors),
+                marks.HOIST_TENSOR_COMPONENTS: attr_ints(component for _, _, component in own_tensors),
+                marks.HOIST_FINDS: attr_strings(find for find, _, _ in own_hints),
+                marks.HOIST_FIND_SOURCES: attr_strings(get_next for _, get_next, _ in own_hints),
+                marks.HOIST_FIND_COMPONENTS: attr_ints(component for _, _, component in own_hints),
+            }.items():
+                self._edits.set_attr(member.node, attr, value)
 
-    def _new_datasets(self, spec: ElementSpec, captured: Sequence[TensorRef]) -> None:
-        """A mapped and prefetched dataset beside each dataset of the iterator."""
-        for name in self._iterator.makers:
+    def _new_datasets(self, source: IteratorInfo, spec: ElementSpec, captured: Sequence[TensorRef]) -> None:
+        """A mapped and prefetched dataset beside each dataset of a source."""
+        for name in source.makers:
             maker = self._view.node(name)
             dataset = self._add_map(maker, spec, captured)
             prefetched = self._add_prefetch(maker, spec, dataset)
@@ -347,10 +404,10 @@ class _IteratorHoist:
         name = self._view.unique_name(f"mx_rec/{maker.name}/{hint}")
         return self._edits.add_node(name, "Const", (), int64_const_attrs(value), device=maker.device)
 
-    def _new_factory(self, spec: ElementSpec, captured: Sequence[TensorRef]) -> None:
+    def _new_factory(self, iterator: str, spec: ElementSpec, captured: Sequence[TensorRef]) -> None:
         """The dataset function of a one-shot iterator, with map and prefetch behind its dataset."""
-        old = self._view.function(self._view.node(self._iterator.node).func_attr("dataset_factory"))
-        name = self._view.unique_name(f"mx_rec_dataset_{sanitized(self._iterator.node)}")
+        old = self._view.function(self._view.node(iterator).func_attr("dataset_factory"))
+        name = self._view.unique_name(f"mx_rec_dataset_{sanitized(iterator)}")
         builder = FunctionBuilder(self._view, name, start=old)
         output = old.signature.output_arg[0].name  # type: ignore[union-attr]
         inputs = [old.ret[output]]  # type: ignore[union-attr]
@@ -366,7 +423,7 @@ class _IteratorHoist:
         )
         builder.set_output(output, f"{prefetched}:handle:0")
         self._edits.add_function(builder.build())
-        self._edits.set_attr(self._iterator.node, marks.HOIST_FACTORY, attr_bytes(name))
+        self._edits.set_attr(iterator, marks.HOIST_FACTORY, attr_bytes(name))
 
     def _remade(self, builder: FunctionBuilder, handle: TensorRef) -> str:
         """The same table, by its shared name: a handle op in the function with the attributes of the original."""
@@ -379,7 +436,10 @@ class _IteratorHoist:
         counted = ", ".join(f"{count} {side}" for side, count in sorted(sides.items(), reverse=True))
         reserve = "reserves rows" if self._reserve else "reserves no rows"
         fused = "".join(f"; {len(group)} lookups are prepared in one op" for group in self._fused)
+        by_handle = ""
+        if self._group.feedables:
+            by_handle = f" (by handle, from {', '.join(repr(source.node) for source in self._group.sources)})"
         return (
-            f"iterator {self._iterator.node!r}: {counted} lookups, {len(self._nodes)} nodes moved into function "
-            f"{self._function!r}, which {reserve}{fused}"
+            f"iterator {self._iterator.node!r}{by_handle}: {counted} lookups, {len(self._nodes)} nodes moved into "
+            f"function {self._function!r}, which {reserve}{fused}"
         )

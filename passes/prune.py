@@ -7,13 +7,14 @@ from typing import ClassVar
 
 from mx_rec.graph import marks
 from mx_rec.graph.edits import EditSet
+from mx_rec.graph.iterators import BY_HANDLE, FILLED
 from mx_rec.graph.node import Node
 from mx_rec.graph.op_signatures import MANY_OF, OP_LOOK_UP_MANY
 from mx_rec.graph.verify import colocated_with
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome
 
-_MARKED_OPS = ("IteratorV2", "Iterator", "OneShotIterator", OP_LOOK_UP_MANY, *MANY_OF.values())
+_MARKED_OPS = (*FILLED, *BY_HANDLE, OP_LOOK_UP_MANY, *MANY_OF.values())
 
 
 @dataclass(frozen=True)

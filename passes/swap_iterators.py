@@ -21,7 +21,15 @@ from mx_rec.graph.attrs import (
 )
 from mx_rec.graph.datasets import ElementSpec, iterator_attrs
 from mx_rec.graph.edits import EditSet
-from mx_rec.graph.iterators import GET_NEXT, MAKE_ITERATOR, ONE_SHOT, TO_STRING_HANDLE, iterator_info
+from mx_rec.graph.iterators import (
+    BY_HANDLE,
+    FILLED,
+    GET_NEXT,
+    MAKE_ITERATOR,
+    ONE_SHOT,
+    TO_STRING_HANDLE,
+    iterator_info,
+)
 from mx_rec.graph.node import Node, TensorRef, parse_ref
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome
@@ -47,7 +55,8 @@ class SwapIterators(Pass):
     Everything that read the old batch, waited for it, or read a moved tensor reads the new batch, so the same
     MakeIterator op still starts the training and every other tensor keeps its value. The old get_next would
     draw from an iterator that nothing fills: it is given a stand-in that fails and says what to fetch instead.
-    The MakeIterator ops join the collection of rebuilt iterators' initializers.
+    The MakeIterator ops join the collection of rebuilt iterators' initializers. An iterator that draws by handle draws
+    by the same handle afterwards, and the handles that a script fetches are those of the new iterators.
 
     Preconditions: the marks that `hoist_lookups` leaves; without them it changes nothing. Refuses nothing.
     """
@@ -57,7 +66,8 @@ class SwapIterators(Pass):
     def run(self, view: GraphView) -> PassOutcome:
         """See `Pass.run`."""
         edits = EditSet(author=self.name)
-        hoisted = [n for n in view.nodes_of("IteratorV2", "Iterator", ONE_SHOT) if n.has_attr(marks.HOIST_TYPES)]
+        # In graph order, so that the new iterators come in the order of the old ones.
+        hoisted = [n for n in view if n.op in (*FILLED, *BY_HANDLE) and n.has_attr(marks.HOIST_TYPES)]
         names = {
             get_next: view.unique_name(f"mx_rec/{get_next}/get_next")
             for iterator in hoisted
@@ -95,6 +105,9 @@ class _Swap:
 
     def _add_iterator(self) -> TensorRef:
         name = self._view.unique_name(f"mx_rec/{self._old.name}/iterator")
+        if self._old.op in BY_HANDLE:
+            handle, attrs = self._old.inputs, self._spec.attrs()
+            return self._edits.add_node(name, self._old.op, handle, attrs, device=self._old.device)
         shared_name = self._old.str_attr("shared_name")
         new_shared_name = f"{shared_name}_mx_rec" if shared_name else ""
         op, attrs = "IteratorV2", iterator_attrs(self._spec, new_shared_name)
@@ -107,7 +120,7 @@ class _Swap:
 
     def _replace_get_next(self, old: Node, iterator: TensorRef) -> None:
         name = self._new_get_next[old.name]
-        attrs = {**self._spec.attrs(), marks.REPLACES: attr_bytes(old.name)}
+        attrs = {**self._spec_of_get_next(old).attrs(), marks.REPLACES: attr_bytes(old.name)}
         controls = [self._new_get_next.get(control, control) for control in old.controls]
         self._edits.add_node(name, GET_NEXT, [iterator], attrs, controls=controls, device=old.device)
         for index in range(len(old.types_attr("output_types"))):
@@ -115,6 +128,11 @@ class _Swap:
         self._edits.redirect_controls(self._view, old.name, name)
         self._edits.set_input(old.name, 0, self._add_stand_in(old, name))
         self._disconnected[old.name] = None
+
+    def _spec_of_get_next(self, old: Node) -> ElementSpec:
+        """The old components with the shapes that this get_next knows, which may be more than others know."""
+        known = old.shapes_attr("output_shapes")
+        return ElementSpec(self._spec.types, (*known, *self._spec.shapes[len(known) :]))
 
     def _add_stand_in(self, old: Node, new: str) -> TensorRef:
         """An iterator that fails before anyone can wait for it, with a message that helps.

@@ -372,12 +372,13 @@ def _check_lookup_arguments(table: EmbeddingTable, ids: Any, dim: Any, is_train:
             f"table {table.table_name!r} was created with key_dtype {table.key_dtype.name}, "
             f"but ids are {ids.dtype.name}; cast one of them"
         )
-    if flat.graph is not table.handle.graph:
+    graph = table.handle.graph
+    if flat.graph is not graph and not _is_body_in(flat.graph, graph):
         raise ValueError(
             f"table {table.table_name!r} and the ids {flat.name!r} belong to different graphs; "
             "create the table in the graph that uses it"
         )
-    if tf.compat.v1.get_default_graph() is not flat.graph:
+    if flat.graph is not graph or tf.compat.v1.get_default_graph() is not graph:
         raise ValueError(
             f"table {table.table_name!r}: sparse_lookup must be called in the graph of its ids, not in the body of "
             "a tf.cond or tf.while_loop; look up outside and use the result in the body"
@@ -403,6 +404,13 @@ def _check_static(table: EmbeddingTable, ids: pooling.Ids, send_count: Any) -> i
             "(batch(..., drop_remainder=True) makes it known); or use init(use_dynamic=True)"
         )
     return int(send_count)
+
+
+def _is_body_in(inner: Optional[tf.Graph], graph: tf.Graph) -> bool:
+    """Whether `inner` is the body of a function, a branch or a loop that is built in `graph`."""
+    while inner is not None and inner is not graph:
+        inner = getattr(inner, "outer_graph", None)
+    return inner is graph
 
 
 def _lookup_name(state: graph_state.GraphState, name: Optional[str], is_train: bool) -> str:

@@ -15,6 +15,9 @@ from mx_rec.graph.attrs import (
     attr_tensor,
     attr_type,
     attr_types,
+    known_shape,
+    shape_dims,
+    unknown_shape,
 )
 
 
@@ -28,6 +31,14 @@ class ElementSpec:
     def attrs(self) -> dict[str, AttrValue]:
         """As the attributes that dataset and iterator ops share."""
         return {"output_types": attr_types(self.types), "output_shapes": attr_shapes(self.shapes)}
+
+
+def merged_shape(one: Shape | None, other: Shape | None) -> Shape:
+    """The shape that says what both say and no more."""
+    left, right = shape_dims(one), shape_dims(other)
+    if left is None or right is None or len(left) != len(right):
+        return unknown_shape()
+    return known_shape([a if a == b else None for a, b in zip(left, right)])
 
 
 def map_op(parallel_calls: int) -> str:

@@ -85,6 +85,10 @@ class FunctionBuilder:
         """Let `ref`, a tensor of the function, stand for a tensor of the graph."""
         self._refs[tensor] = ref
 
+    def body(self, name: str) -> str:
+        """The node of this function that does what the cloned graph node `name` does."""
+        return self._bodies[name]
+
     def ref(self, tensor: TensorRef) -> str:
         """The spelling of a graph tensor in this function.
 

@@ -1,12 +1,10 @@
-"""Iterators of a graph: what kind they are, what fills them, and whether they can be replaced."""
+"""Iterators of a graph: what kind they are and what touches them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mx_rec.graph.attrs import DT_VARIANT
-from mx_rec.graph.dataset_state import dataset_state
 from mx_rec.graph.marks import REPLACES
 from mx_rec.graph.node import Node
 from mx_rec.graph.view import GraphView
@@ -15,15 +13,17 @@ GET_NEXT = "IteratorGetNext"
 MAKE_ITERATOR = "MakeIterator"
 ONE_SHOT = "OneShotIterator"
 TO_STRING_HANDLE = "IteratorToStringHandle"
+FILLED = ("IteratorV2", "Iterator", ONE_SHOT)  # iterators that a dataset of the graph fills
+BY_HANDLE = ("IteratorFromStringHandleV2", "IteratorFromStringHandle")
 
+INITIALIZABLE = "initializable"
+STRING_HANDLE = "string_handle"
 _KINDS = {
-    "IteratorV2": "initializable",
-    "Iterator": "initializable",
+    "IteratorV2": INITIALIZABLE,
+    "Iterator": INITIALIZABLE,
     ONE_SHOT: "one_shot",
-    "IteratorFromStringHandleV2": "string_handle",
-    "IteratorFromStringHandle": "string_handle",
+    **dict.fromkeys(BY_HANDLE, STRING_HANDLE),
 }
-_FROM_STRING_HANDLE = ("IteratorFromStringHandle", "IteratorFromStringHandleV2")
 
 
 class Obstacle(NamedTuple):
@@ -42,14 +42,14 @@ class IteratorInfo:
         kind: "initializable", "one_shot", "string_handle" or "other".
         makers: its MakeIterator nodes, in graph order.
         get_nexts: its IteratorGetNext nodes, in graph order.
-        obstacle: why it cannot be replaced, or `None`.
+        handles: its IteratorToStringHandle nodes, in graph order.
     """
 
     node: str
     kind: str
     makers: tuple[str, ...]
     get_nexts: tuple[str, ...]
-    obstacle: Obstacle | None
+    handles: tuple[str, ...]
 
 
 def iterator_of(view: GraphView, get_next: str) -> IteratorInfo | None:
@@ -71,58 +71,9 @@ def replaced_get_nexts(view: GraphView) -> dict[str, str]:
 
 
 def _iterator_info(view: GraphView, node: Node) -> IteratorInfo:
-    kind = _KINDS.get(node.op, "other")
     consumers = [view.node(edge.consumer) for edge in view.data_edges(node.name)]
-    makers = tuple(dict.fromkeys(use.name for use in consumers if use.op == MAKE_ITERATOR))
-    get_nexts = tuple(dict.fromkeys(use.name for use in consumers if use.op == GET_NEXT))
-    return IteratorInfo(node.name, kind, makers, get_nexts, _obstacle(view, node, kind, consumers))
-
-
-def _obstacle(view: GraphView, node: Node, kind: str, consumers: list[Node]) -> Obstacle | None:
-    if kind == "string_handle":
-        return Obstacle(node.name, "feedable iterators are not moved yet")
-    if kind == "other":
-        return Obstacle(node.name, f"op {node.op!r} is not an iterator that can be replaced")
-    allowed = {GET_NEXT, TO_STRING_HANDLE} | ({MAKE_ITERATOR} if kind == "initializable" else set())
-    for use in consumers:
-        if use.op not in allowed:
-            return Obstacle(use.name, f"op {use.op!r} uses the iterator {node.name!r}; only get_next may")
-    if any(use.op == TO_STRING_HANDLE for use in consumers):
-        feedable = _feedable_of_same_type(view, node)
-        if feedable is not None:
-            return Obstacle(
-                feedable.name, f"may draw from iterator {node.name!r}; feedable iterators are not moved yet"
-            )
-    return _one_shot_obstacle(view, node) if kind == "one_shot" else _makers_obstacle(view, node, consumers)
-
-
-def _feedable_of_same_type(view: GraphView, node: Node) -> Node | None:
-    wanted = node.types_attr("output_types")
-    for feedable in view.nodes_of(*_FROM_STRING_HANDLE):
-        if feedable.types_attr("output_types") in ((), wanted):
-            return feedable
-    return None
-
-
-def _one_shot_obstacle(view: GraphView, node: Node) -> Obstacle | None:
-    factory = node.func_attr("dataset_factory")
-    function = view.function(factory)
-    if function is None:
-        return Obstacle(node.name, f"its dataset function {factory!r} is not in the graph")
-    outputs = function.signature.output_arg
-    if len(outputs) != 1 or outputs[0].type != DT_VARIANT or function.signature.input_arg:
-        return Obstacle(node.name, f"its dataset function {factory!r} does not make one dataset from nothing")
-    reads = dataset_state(view).reader_in(factory)
-    return None if reads is None else Obstacle(node.name, reads)
-
-
-def _makers_obstacle(view: GraphView, node: Node, consumers: list[Node]) -> Obstacle | None:
-    makers = [use for use in consumers if use.op == MAKE_ITERATOR]
-    if not makers:
-        return Obstacle(node.name, "no MakeIterator in this graph fills it")
-    for maker in makers:
-        dataset = view.producer(maker, 0)
-        if dataset is None or dataset.op.startswith("Placeholder"):
-            return Obstacle(maker.name, f"the dataset that fills iterator {node.name!r} is not in this graph")
-    reader = dataset_state(view).reader([maker.inputs[0].node for maker in makers])
-    return None if reader is None else Obstacle(*reader)
+    makers, get_nexts, handles = (
+        tuple(dict.fromkeys(use.name for use in consumers if use.op == op))
+        for op in (MAKE_ITERATOR, GET_NEXT, TO_STRING_HANDLE)
+    )
+    return IteratorInfo(node.name, _KINDS.get(node.op, "other"), makers, get_nexts, handles)

@@ -12,6 +12,7 @@ from mx_rec.constants.constants import ATTR_GRAPH_TOKEN
 from mx_rec.core import graph_state
 from mx_rec.errors import GraphRewriteError
 from mx_rec.graph.apply_live import apply_live
+from mx_rec.graph.iterator_groups import iterator_group
 from mx_rec.graph.iterators import MAKE_ITERATOR, replaced_get_nexts
 from mx_rec.graph.op_impl_mode import read_op_impl_mode
 from mx_rec.graph.view import GraphView
@@ -222,16 +223,18 @@ def _initializers(graph: tf.Graph, view: GraphView, lookups: list[Lookup]) -> di
     """The operation that starts the iterators of each side, None where the graph has no lookup.
 
     One iterator with several datasets (`Iterator.from_structure`) serves both sides: its first
-    initializer is training's, its second evaluation's. Iterators that feed no lookup are started on both
-    sides, since the loss may need them.
+    initializer is training's, its second evaluation's. So do the iterators whose handles may be fed: the first is
+    training's, the second evaluation's. Iterators that feed no lookup are started on both sides, since the loss may
+    need them.
     """
     makers: dict[bool, dict[str, None]] = {True: {}, False: {}}
     sides = {_is_train(lookup) for lookup in lookups}
     for lookup in lookups:
-        if len(lookup.initializers) > 1:
+        by_side = _makers_by_side(view, lookup)
+        if by_side is not None:
             sides = {True, False}
-            makers[True][lookup.initializers[0]] = None
-            makers[False][lookup.initializers[1]] = None
+            for side, names in zip((True, False), by_side):
+                makers[side].update(dict.fromkeys(names))
         else:
             makers[_is_train(lookup)].update(dict.fromkeys(lookup.initializers))
     of_lookups = {name for lookup in lookups for name in lookup.initializers}
@@ -239,6 +242,15 @@ def _initializers(graph: tf.Graph, view: GraphView, lookups: list[Lookup]) -> di
         if node.name not in of_lookups:
             makers[True][node.name] = makers[False][node.name] = None
     return {side: _group(graph, list(makers[side]), side) if side in sides else None for side in (True, False)}
+
+
+def _makers_by_side(view: GraphView, lookup: Lookup) -> Optional[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """What starts training and evaluation where the iterator of a lookup serves both; None where it serves one."""
+    sources = iterator_group(view, lookup.iterator).sources if lookup.iterator else ()
+    if len(sources) > 1:
+        return sources[0].makers[:1], sources[1].makers[:1]
+    makers = lookup.initializers
+    return (makers[:1], makers[1:2]) if len(makers) > 1 else None
 
 
 def _group(graph: tf.Graph, names: list[str], is_train: bool) -> tf.Operation:

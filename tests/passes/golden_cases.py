@@ -219,15 +219,73 @@ def unmovable() -> Any:
     return graph.graph_def()
 
 
+def by_handle(graph: LookupGraph, name: str = "feedable") -> TensorRef:
+    """An iterator that draws by a handle that is fed. Returns its batch."""
+    handle = graph.add(f"{name}/handle", "Placeholder", (), {"dtype": attr_type(DT_STRING), "shape": graph_shape([])})
+    feedable_iterator = graph.add(name, "IteratorFromStringHandleV2", [handle], graph.element_attrs())
+    return graph.get_next(f"{name}/batch", feedable_iterator)[0]
+
+
+def source(graph: LookupGraph, name: str) -> TensorRef:
+    """An iterator whose handle may be fed."""
+    iterator = graph.iterator(name, graph.dataset(f"{name}/data"))
+    graph.add(f"{name}/string_handle", "IteratorToStringHandle", [iterator])
+    return iterator
+
+
 def feedable() -> Any:
+    """Both sides on one get_next, which draws by handle from an initializable or a one-shot iterator."""
     graph = LookupGraph()
-    handle = graph.add("handle", "Placeholder", (), {"dtype": attr_type(DT_STRING), "shape": graph_shape([])})
-    feedable_iterator = graph.add("feedable", "IteratorFromStringHandleV2", [handle], graph.element_attrs())
-    source = graph.iterator("iterator", graph.dataset())
-    graph.add("iterator/string_handle", "IteratorToStringHandle", [source])
+    ids = by_handle(graph)
+    source(graph, "train")
+    graph.add_function(dataset_factory())
+    attrs = {**graph.element_attrs(), "dataset_factory": attr_func("make_dataset")}
+    graph.add("eval/string_handle", "IteratorToStringHandle", [graph.add("eval", "OneShotIterator", (), attrs)])
     table = graph.table()
-    graph.lookup("from_handle", table, graph.get_next("batch", feedable_iterator)[0])
-    graph.lookup("from_source", table, graph.get_next("source_batch", source)[0])
+    keys = graph.mod("mod", ids)
+    graph.lookup("train", table, keys)
+    graph.lookup("eval", table, keys, is_train=False)
+    graph.unary("summary", "Neg", keys)
+    return graph.graph_def()
+
+
+def feedable_and_direct() -> Any:
+    """The source is drawn from directly too, with the same preprocessing: one dataset, training alone."""
+    graph = LookupGraph()
+    ids = by_handle(graph)
+    iterator = source(graph, "iterator")
+    table = graph.table()
+    graph.lookup("from_handle", table, graph.mod("handle_mod", ids))
+    direct = graph.get_next("source_batch", iterator)[0]
+    graph.lookup("from_source", table, graph.mod("source_mod", direct))
+    return graph.graph_def()
+
+
+def feedable_other_keys() -> Any:
+    """As above, but the direct draw makes other keys; an iterator whose handle nobody can fetch is moved."""
+    graph = LookupGraph()
+    ids = by_handle(graph)
+    iterator = source(graph, "iterator")
+    table = graph.table()
+    graph.lookup("from_handle", table, graph.mod("mod", ids))
+    graph.lookup("from_source", table, graph.get_next("source_batch", iterator)[0])
+    alone = graph.iterator("alone", graph.dataset("alone/data"))
+    graph.lookup("alone", table, graph.get_next("alone/batch", alone)[0])
+    return graph.graph_def()
+
+
+def feedable_constant_handle() -> Any:
+    graph = LookupGraph()
+    handle = graph.const("handle", "from elsewhere", DT_STRING)
+    iterator = graph.add("feedable", "IteratorFromStringHandleV2", [handle], graph.element_attrs())
+    source(graph, "iterator")
+    graph.lookup("first", graph.table(), graph.get_next("batch", iterator)[0])
+    return graph.graph_def()
+
+
+def feedable_without_source() -> Any:
+    graph = LookupGraph()
+    graph.lookup("first", graph.table(), by_handle(graph))
     return graph.graph_def()
 
 
@@ -421,7 +479,11 @@ CASES = [
     GoldenCase("pooled", HoistLookups(), pooled),
     GoldenCase("no_match", HoistLookups(), plain_tensorflow),
     GoldenCase("refused", HoistLookups(), unmovable),
-    GoldenCase("refused_feedable", HoistLookups(), feedable),
+    GoldenCase("feedable", HoistLookups(), feedable),
+    GoldenCase("feedable_and_direct", HoistLookups(), feedable_and_direct),
+    GoldenCase("refused_feedable_other_keys", HoistLookups(), feedable_other_keys),
+    GoldenCase("refused_feedable_constant_handle", HoistLookups(), feedable_constant_handle),
+    GoldenCase("refused_feedable_without_source", HoistLookups(), feedable_without_source),
     GoldenCase("refused_in_function", HoistLookups(), in_function),
     GoldenCase("refused_dataset_reads_variable", HoistLookups(), dataset_reads_variable),
     GoldenCase("refused_factory_reads_variable", HoistLookups(), factory_reads_variable),
@@ -432,6 +494,8 @@ CASES = [
     GoldenCase("shared_tensors", SwapIterators(), shared_tensors, (HoistLookups(),)),
     GoldenCase("conditional", SwapIterators(), conditional, (HoistLookups(),)),
     GoldenCase("pooled", SwapIterators(), pooled, (HoistLookups(),)),
+    GoldenCase("feedable", SwapIterators(), feedable, (HoistLookups(),)),
+    GoldenCase("feedable_and_direct", SwapIterators(), feedable_and_direct, (HoistLookups(),)),
     GoldenCase("no_match", SwapIterators(), one_lookup),
     GoldenCase("error", SwapIterators(), marks_that_lie),
     GoldenCase("positive", FuseLookups(), training, swapped()),
@@ -452,6 +516,7 @@ CASES = [
     GoldenCase("positive", Prune(), train_and_eval, swapped()),
     GoldenCase("one_shot", Prune(), one_shot, swapped()),
     GoldenCase("shared_tensors", Prune(), shared_tensors, swapped()),
+    GoldenCase("feedable", Prune(), feedable, swapped()),
     GoldenCase("fused", Prune(), training, (*swapped(), FuseLookups(), FuseUpdates())),
     GoldenCase("keep", Prune(frozenset({"batch", "mod"})), one_lookup, swapped()),
     GoldenCase("no_match", Prune(), one_lookup),

@@ -101,6 +101,16 @@ class Model:
         self._eval(second, vocabulary)
         self.starts["train"] = iterator.initializer.name
 
+    def _by_handle(self, vocabulary: Any) -> None:
+        """Both sides draw by handle; either could be given the handle of the other."""
+        for side, data in (("train", dataset()), ("eval", dataset(1, 3))):
+            source = tf1.data.make_initializable_iterator(data)
+            types, shapes = tf1.data.get_output_types(data), tf1.data.get_output_shapes(data)
+            handle = tf1.placeholder_with_default(source.string_handle(), [])
+            iterator = tf1.data.Iterator.from_string_handle(handle, types, shapes)
+            getattr(self, f"_{side}")(iterator.get_next(), vocabulary)
+            self.starts[side] = source.initializer.name
+
     def _shared(self, vocabulary: Any) -> None:
         """The step reads what the lookups' preprocessing computes, and waits for the batch."""
         iterator = tf1.data.make_initializable_iterator(dataset())
@@ -186,7 +196,7 @@ def imported(graph_def: Any) -> tf.Graph:
     return graph
 
 
-KINDS = ["initializable", "one_shot", "from_structure", "two_iterators", "two_draws", "shared"]
+KINDS = ["initializable", "one_shot", "from_structure", "two_iterators", "two_draws", "by_handle", "shared"]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=["default", "parallel", "unpruned", "unfused"])
