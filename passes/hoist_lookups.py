@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -28,14 +28,14 @@ from mx_rec.graph.attrs import (
 from mx_rec.graph.datasets import ElementSpec, int64_const_attrs, map_attrs, map_op
 from mx_rec.graph.edits import EditSet
 from mx_rec.graph.functions import FunctionBuilder, sanitized
-from mx_rec.graph.iterators import IteratorInfo, Obstacle, iterator_info
+from mx_rec.graph.iterators import IteratorInfo, Obstacle, iterator_info, iterator_of
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.op_signatures import OP_LOOK_AHEAD, OP_PREPARE_MANY
 from mx_rec.graph.resources import IMMUTABLE_TABLES
 from mx_rec.graph.slices import captured_tables, slice_analysis
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome, Refusal
-from mx_rec.passes.find_lookups import TRAIN, Lookup, find_lookups, function_lookups
+from mx_rec.passes.find_lookups import TRAIN, Lookup, find_lookups, function_lookups, retired_uniques
 
 _TASK = re.compile(r"/job:[^/]*|/replica:[^/]*|/task:[^/]*")
 
@@ -62,10 +62,14 @@ class HoistLookups(Pass):
     MxRecUnique and MxRecLookAhead of several lookups would; all of the function runs for every batch, so this
     is as good for any of them.
 
+    What leads from the restore index of a lookup to the gathers that read it moves along. So do, with `op_types`, the
+    nodes of these types, and what they need, between a batch and the ids of a lookup that stays for another reason.
+
     Attributes:
         prefetch: batches prepared ahead of the step, at least 1.
         parallel_calls: batches prepared at the same time, at least 1. Their order stays.
         fuse: prepare the keys of several lookups in one op.
+        op_types: ops to move even if their lookup stays.
 
     Preconditions: none. Refused, lookup by lookup, which then stay where they are:
         ids from no iterator or from several batches; anything between batch and keys that is fed at the step,
@@ -80,6 +84,7 @@ class HoistLookups(Pass):
     prefetch: int = 1
     parallel_calls: int = 1
     fuse: bool = False
+    op_types: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for option in ("prefetch", "parallel_calls"):
@@ -104,12 +109,54 @@ class HoistLookups(Pass):
                 continue
             refusals.append(_refusal(lookup, obstacle))
             kept[lookup.iterator or ""] += lookup.side != TRAIN
-        for iterator, lookups in groups.items():
+        slices = _slices(view, self.op_types)
+        for iterator in dict.fromkeys([*groups, *slices]):
             if view.node(iterator).has_attr(marks.HOIST_TYPES):
                 continue
-            hoist = _IteratorHoist(view, edits, self, lookups, has_other_readers=bool(kept[iterator]))
+            lookups, roots = groups.get(iterator, []), slices.get(iterator, [])
+            hoist = _IteratorHoist(view, edits, self, iterator, lookups, roots, has_other_readers=bool(kept[iterator]))
             notes.append(hoist.apply())
         return PassOutcome(edits, notes, refusals)
+
+
+def ids_nodes(view: GraphView, op_types: Iterable[str]) -> list[Node]:
+    """The nodes of these types that the keys of lookups are computed with, up to their batches, inputs first."""
+    wanted = set(op_types)
+    uniques = [lookup.unique_node for lookup in find_lookups(view) if lookup.unique_node is not None]
+    if not wanted:
+        return []
+    return [node for node in slice_analysis(view).nodes(uniques) if node.op in wanted and node.name not in uniques]
+
+
+def _slices(view: GraphView, op_types: Iterable[str]) -> dict[str, list[str]]:
+    """The nodes of these types that can move, by iterator."""
+    slices: dict[str, list[str]] = {}
+    for node in ids_nodes(view, op_types):
+        iterator, obstacle = slice_of(view, node)
+        if iterator is not None and obstacle is None:
+            slices.setdefault(iterator, []).append(node.name)
+    return slices
+
+
+def slice_of(view: GraphView, node: Node) -> tuple[str | None, Obstacle | None]:
+    """(the iterator of the only batch that a node is computed from, why it cannot move to the dataset)."""
+    origin = slice_analysis(view).origin(node.name)
+    if origin.obstacle is not None:
+        return None, origin.obstacle
+    if not origin.get_nexts:
+        return None, Obstacle(node.name, "is computed from no batch: it is the same at every step")
+    if len(origin.get_nexts) > 1:
+        batches = ", ".join(map(repr, origin.get_nexts))
+        return None, Obstacle(node.name, f"is computed from several batches: {batches}")
+    iterator = iterator_of(view, origin.get_nexts[0])
+    if iterator is None:
+        return None, Obstacle(node.name, "is computed from a batch whose iterator is not known")
+    if iterator.obstacle is not None:
+        return iterator.node, iterator.obstacle
+    nameless = _nameless_tables_read(view, node.name) if iterator.kind == "one_shot" else []
+    if nameless:
+        return iterator.node, _no_shared_name(nameless[0])
+    return iterator.node, None
 
 
 def _refusal(lookup: Lookup, obstacle: Obstacle | None) -> Refusal:
@@ -123,21 +170,24 @@ def _table_obstacle(view: GraphView, lookup: Lookup) -> Obstacle | None:
     iterator = iterator_info(view, lookup.iterator or "")
     table = view.node(lookup.table_node)
     if iterator.kind == "one_shot":
-        nameless = [node for node in [table, *_nameless_tables_read(view, lookup)] if not _has_shared_name(node)]
-        if nameless:
-            return Obstacle(nameless[0].name, "has no shared_name, so a one-shot iterator cannot reach the same table")
-        return None
+        read = _nameless_tables_read(view, lookup.unique_node or "")
+        nameless = [node for node in [table, *read] if not _has_shared_name(node)]
+        return _no_shared_name(nameless[0]) if nameless else None
     home, place = _task(view.node(iterator.makers[0]).device), _task(table.device)
     if home and place and home != place:
         return Obstacle(table.name, f"is placed on {place!r}, which a dataset function on {home!r} cannot reach")
     return None
 
 
-def _nameless_tables_read(view: GraphView, lookup: Lookup) -> list[Node]:
+def _no_shared_name(table: Node) -> Obstacle:
+    return Obstacle(table.name, "has no shared_name, so a one-shot iterator cannot reach the same table")
+
+
+def _nameless_tables_read(view: GraphView, name: str) -> list[Node]:
     nameless = {node.name for node in view.nodes_of(*IMMUTABLE_TABLES) if not _has_shared_name(node)}
     if not nameless:
         return []
-    handles = captured_tables(view, slice_analysis(view).nodes([lookup.unique_node or ""]))
+    handles = captured_tables(view, slice_analysis(view).nodes([name]))
     return [view.node(handle.node) for handle in handles if handle.node in nameless]
 
 
@@ -157,7 +207,9 @@ class _IteratorHoist:
         view: GraphView,
         edits: EditSet,
         options: HoistLookups,
+        iterator: str,
         lookups: Sequence[Lookup],
+        roots: Sequence[str],
         *,
         has_other_readers: bool,
     ) -> None:
@@ -165,9 +217,12 @@ class _IteratorHoist:
         self._edits = edits
         self._options = options
         self._lookups = lookups
-        self._iterator: IteratorInfo = iterator_info(view, lookups[0].iterator or "")
+        self._iterator: IteratorInfo = iterator_info(view, iterator)
         self._analysis = slice_analysis(view)
-        self._nodes = self._analysis.nodes([lookup.unique_node or "" for lookup in lookups])
+        # The nodes that keys need, and, cloned after them, those that lead from restore indices to gathers.
+        self._nodes = self._analysis.nodes([*(lookup.unique_node or "" for lookup in lookups), *roots])
+        before = {node.name for node in self._nodes}
+        self._behind = [node for node in self._analysis.nodes(self._indices()) if node.name not in before]
         self._function = view.unique_name(f"mx_rec_look_ahead_{sanitized(self._iterator.node)}")
         self._builder = FunctionBuilder(view, self._function)
         self._types: list[int] = []
@@ -187,6 +242,7 @@ class _IteratorHoist:
             [node for node in self._nodes if node.name not in fused], dropped_controls=self._iterator.get_nexts
         )
         hints = self._look_ahead()
+        self._builder.clone(self._behind, dropped_controls=self._iterator.get_nexts)
         tensors = self._give_tensors()
         spec = ElementSpec(tuple(self._types), tuple(self._shapes))
         self._edits.add_function(self._builder.build())
@@ -196,6 +252,17 @@ class _IteratorHoist:
         else:
             self._new_datasets(spec, captured)
         return self._note()
+
+    def _indices(self) -> list[str]:
+        """The nodes whose output the gathers of these lookups read as index, if they may run in the dataset."""
+        indices: dict[str, None] = {}
+        for lookup in self._lookups:
+            for name in lookup.restore_gathers:
+                index = self._view.node(name).inputs[1].node
+                origin = self._analysis.origin(index)
+                if index != lookup.unique_node and origin.obstacle is None and origin.get_nexts == (lookup.get_next,):
+                    indices[index] = None
+        return list(indices)
 
     def _take_batch(self) -> None:
         """The components of the batch: arguments, returned as they are."""
@@ -210,7 +277,7 @@ class _IteratorHoist:
     def _capture(self) -> list[TensorRef]:
         """Tables that the function reads, as further arguments."""
         tables = [self._view.node(lookup.find_node).inputs[0] for lookup in self._lookups]
-        captured = list(dict.fromkeys([*captured_tables(self._view, self._nodes), *tables]))
+        captured = list(dict.fromkeys([*captured_tables(self._view, [*self._nodes, *self._behind]), *tables]))
         for index, handle in enumerate(captured):
             self._builder.add_argument(f"table_{index}", DT_RESOURCE, [handle])
         return captured
@@ -277,8 +344,9 @@ class _IteratorHoist:
         return given
 
     def _tensors_read_by_step(self) -> Iterator[tuple[TensorRef, int]]:
-        moved = {node.name for node in self._nodes}
-        for node in self._nodes:
+        nodes = [*self._nodes, *self._behind]
+        moved = {node.name for node in nodes} | retired_uniques(self._view)
+        for node in nodes:
             if not self._analysis.origin(node.name).get_nexts:
                 continue  # the same for every batch: nothing to prepare
             outputs = {edge.output for edge in self._view.data_edges(node.name) if edge.consumer not in moved}
@@ -376,10 +444,11 @@ class _IteratorHoist:
 
     def _note(self) -> str:
         sides = Counter(lookup.side for lookup in self._lookups)
-        counted = ", ".join(f"{count} {side}" for side, count in sorted(sides.items(), reverse=True))
+        counted = ", ".join(f"{count} {side}" for side, count in sorted(sides.items(), reverse=True)) or "no"
         reserve = "reserves rows" if self._reserve else "reserves no rows"
         fused = "".join(f"; {len(group)} lookups are prepared in one op" for group in self._fused)
+        moved = len(self._nodes) + len(self._behind)
         return (
-            f"iterator {self._iterator.node!r}: {counted} lookups, {len(self._nodes)} nodes moved into function "
+            f"iterator {self._iterator.node!r}: {counted} lookups, {moved} nodes moved into function "
             f"{self._function!r}, which {reserve}{fused}"
         )

@@ -236,7 +236,7 @@ def sparse_lookup(
         graph.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, embeddings)
         graph.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, offsets)
     state.lookups[lookup_name] = graph_state.LookupRecord(
-        lookup_name, hashtable.table_name, is_train, is_grad, addresses, embeddings
+        lookup_name, hashtable.table_name, is_train, is_grad, addresses, embeddings, access_and_evict_config
     )
     return result if is_grad else tf.stop_gradient(result)
 

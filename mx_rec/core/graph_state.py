@@ -6,7 +6,8 @@ import dataclasses
 import gc
 import uuid
 import weakref
-from typing import TYPE_CHECKING, Optional
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Optional
 
 import tensorflow as tf
 
@@ -27,6 +28,7 @@ class LookupRecord:
         is_grad: whether its rows are trained.
         addresses: int64 [n].
         embeddings: float32 [n, dim], the local embedding.
+        access_and_evict_config: thresholds of the lookup, as given.
     """
 
     name: str
@@ -35,6 +37,7 @@ class LookupRecord:
     is_grad: bool
     addresses: tf.Tensor
     embeddings: tf.Tensor
+    access_and_evict_config: Optional[Mapping[str, Any]] = None
 
 
 @dataclasses.dataclass
@@ -49,6 +52,8 @@ class GraphState:
         lookups: by name, in order of creation.
         updated: tables that an optimizer updates.
         early_sessions: sessions that existed before mx_rec knew the graph.
+        op_types: ops that the rewrite moves even if the lookups that need them stay.
+        adopt_orphans: whether the rewrite prepares lookups whose ids come from no batch with one.
         initializers: iterator initializer per side (True: training), set by the rewrite.
         batches: per side, the components of the batches that its lookups read, set by the rewrite.
         replaced: old batch component by name, and what replaced it.
@@ -60,6 +65,8 @@ class GraphState:
     lookups: dict[str, LookupRecord] = dataclasses.field(default_factory=dict)
     updated: set[str] = dataclasses.field(default_factory=set)
     early_sessions: tuple[weakref.ref, ...] = ()
+    op_types: tuple[str, ...] = ()
+    adopt_orphans: bool = False
     initializers: Optional[dict[bool, Optional[tf.Operation]]] = None
     batches: dict[bool, list[tuple[tf.Tensor, ...]]] = dataclasses.field(default_factory=dict)
     replaced: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)

@@ -110,7 +110,7 @@ def _check_ready(graph: tf.Graph) -> None:
         )
     if graph.finalized:
         raise GraphRewriteError("the graph is finalized; modify it before tf.Graph.finalize()")
-    if _was_run(graph, state):
+    if was_run(graph, state):
         raise GraphRewriteError(
             "a session has already run this graph, and TensorFlow silently ignores edits after that: "
             "call modify_graph_and_start_emb_cache() before the first session.run"
@@ -138,7 +138,7 @@ def _is_updated(record: graph_state.LookupRecord, state: graph_state.GraphState)
     return False
 
 
-def _was_run(graph: tf.Graph, state: graph_state.GraphState) -> bool:
+def was_run(graph: tf.Graph, state: graph_state.GraphState) -> bool:
     """Whether an open session has taken the graph over, so that it would ignore edits."""
     if not graph_state.live_sessions(graph):
         return False
