@@ -8,7 +8,7 @@ from typing import Optional, Union
 import tensorflow as tf
 
 from mx_rec import ops
-from mx_rec.constants.constants import ATTR_GRAPH_TOKEN
+from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER, ATTR_GRAPH_TOKEN
 from mx_rec.core import graph_state
 from mx_rec.errors import GraphRewriteError
 from mx_rec.graph.apply_live import apply_live
@@ -73,8 +73,11 @@ def modify_graph_and_start_emb_cache(
     if not isinstance(graph, tf.Graph):
         raise TypeError(f"full_graph must be a tf.Graph or None, got {type(graph).__name__}")
     _check_ready(graph)
+    state = graph_state.state_of(graph)
     options = PipelineOptions(
         prefetch=config.prefetch_batch_number,
+        adopt_orphans=state.adopt_orphans,
+        op_types=state.op_types,
         hot_embedding=os.environ.get(HOT_EMBEDDING_ENV, "1") != "0",
         op_impl_mode=None if op_impl_mode is None else read_op_impl_mode(op_impl_mode),
         prune=False,  # a live graph keeps its nodes; a session runs only what a fetch needs
@@ -222,3 +225,46 @@ def _group(graph: tf.Graph, names: list[str], is_train: bool) -> tf.Operation:
 def _dump(graph_def: tf.compat.v1.GraphDef, name: str) -> None:
     path = tf.io.write_graph(graph_def, DUMP_DIR, name, as_text=True)
     logger.info("graph written to %s", path)
+
+
+class GraphModifierHook(tf.compat.v1.train.SessionRunHook):
+    """Rewrites the default graph before a `MonitoredTrainingSession` finalizes it, and starts its iterators.
+
+    Hooks that tell the rewrite what to move (`LookupSubgraphSlicerHook`, `OrphanLookupKeySlicerHook`) stand before it.
+
+    Args:
+        dump_graph: see `modify_graph_and_start_emb_cache`.
+        modify_graph: if False, the graph stays as it is, and its iterators are the script's to start.
+    """
+
+    def __init__(self, dump_graph: bool = False, modify_graph: bool = True) -> None:
+        self._dump_graph = check_bool("dump_graph", dump_graph)
+        self._modify_graph = check_bool("modify_graph", modify_graph)
+
+    def begin(self) -> None:
+        """Calls `modify_graph_and_start_emb_cache`; raises what that raises."""
+        if self._modify_graph:
+            modify_graph_and_start_emb_cache(dump_graph=self._dump_graph)
+
+    def after_create_session(self, session: tf.compat.v1.Session, coord: Optional[tf.train.Coordinator]) -> None:
+        """Starts the rebuilt iterators, after a recovery of the session too.
+
+        An iterator with several datasets begins with that of training, or, in a graph without training lookups, with
+        that of evaluation. Left alone are iterators whose initializer is in the collection TABLE_INITIALIZERS: those
+        the session has started itself.
+        """
+        for maker in _iterator_starts(session.graph) if self._modify_graph else ():
+            session.run(maker)
+
+
+def _iterator_starts(graph: tf.Graph) -> list[tf.Operation]:
+    """One initializer for each rebuilt iterator that nothing has started."""
+    rebuilt = set(graph.get_collection(ASCEND_CUTTING_POINT_INITIALIZER))
+    started = set(graph.get_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS))
+    makers: dict[str, list[tf.Operation]] = {}
+    for operation in graph.get_operations() if rebuilt else ():
+        if operation.type == MAKE_ITERATOR and operation in rebuilt:
+            makers.setdefault(operation.inputs[1].name, []).append(operation)
+    initializers = graph_state.state_of(graph).initializers or {}
+    place = 0 if initializers.get(True) is not None else 1
+    return [group[min(place, len(group) - 1)] for group in makers.values() if started.isdisjoint(group)]
