@@ -87,16 +87,19 @@ class MergeLookups(Pass):
 
     Attributes:
         sides: which lookups to merge, "train" or "eval".
+        names: of the lookups to merge; empty for all. Others are left out without a refusal.
 
     Preconditions: in training, gradients come later: they must be those of the merged local embedding. Refused, where
     a table has another lookup on that side: a lookup of which another node (a gradient) reads or waits for more than
     the result, or that waits for a node; one whose ids may not run ahead of the step, such as fed ones, since a run
     of another lookup would need them; ids of several batches; and lookups that differ in their batch, serving
-    default, dtype or device stay apart from each other.
+    default, dtype or device, or in whether they take a gradient, stay apart from each other. (With a gradient of zero
+    an optimizer would move the moments, and so the rows, of keys that only a lookup without gradient reads.)
     """
 
     name: ClassVar[str] = "merge_lookups"
     sides: tuple[str, ...] = (EVAL,)
+    names: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if not set(self.sides) <= {TRAIN, EVAL}:
@@ -107,7 +110,7 @@ class MergeLookups(Pass):
         edits = EditSet(author=self.name)
         notes: list[str] = []
         refusals: list[Refusal] = []
-        for (table, side), lookups in _by_table(view, self.sides).items():
+        for (table, side), lookups in _by_table(view, self.sides, self.names).items():
             if len(lookups) < 2:
                 continue
             groups, refused = _groups(view, lookups)
@@ -137,30 +140,33 @@ def merged_names(view: GraphView, lookup: Lookup) -> tuple[str, ...]:
     return view.node(lookup.find_node).strings_attr(marks.MERGED_LOOKUPS) or (lookup.name,)
 
 
-def _by_table(view: GraphView, sides: Sequence[str]) -> dict[tuple[str, str], list[Lookup]]:
+def _by_table(
+    view: GraphView, sides: Sequence[str], names: frozenset[str] = frozenset()
+) -> dict[tuple[str, str], list[Lookup]]:
     found: dict[tuple[str, str], list[Lookup]] = {}
     for lookup in find_lookups(view):
-        if lookup.side in sides and lookup.unique_node is not None:
+        is_wanted = not names or names.issuperset(merged_names(view, lookup))
+        if lookup.side in sides and lookup.unique_node is not None and is_wanted:
             found.setdefault((lookup.table_node, lookup.side), []).append(lookup)
     return found
 
 
 def _groups(view: GraphView, lookups: Sequence[Lookup]) -> tuple[list[list[_Parts]], list[Refusal]]:
     """(lookups that would be merged with each other, the refusals of those that cannot be with any)."""
-    groups: dict[tuple[str, tuple[Part, ...]], list[_Parts]] = {}
+    groups: dict[tuple[bool, str, tuple[Part, ...]], list[_Parts]] = {}
     refusals: list[Refusal] = []
     for lookup in lookups:
         parts = _parts(view, lookup)
         if isinstance(parts, Obstacle):
             refusals.append(_refusal(view, lookup, parts))
         else:
-            groups.setdefault((parts.get_next, parts.form), []).append(parts)
+            groups.setdefault((lookup.is_trained, parts.get_next, parts.form), []).append(parts)
     return sorted(groups.values(), key=_order), refusals
 
 
-def _order(group: Sequence[_Parts]) -> tuple[bool, str, str]:
+def _order(group: Sequence[_Parts]) -> tuple[bool, bool, str, str]:
     """The same once lookups have been merged."""
-    return not group[0].get_next, group[0].get_next, min(_all_names(group))
+    return not group[0].lookup.is_trained, not group[0].get_next, group[0].get_next, min(_all_names(group))
 
 
 def _ties(view: GraphView, group: Sequence[_Parts]) -> list[Refusal]:
@@ -192,6 +198,8 @@ def _stays_apart(first: Sequence[_Parts], group: Sequence[_Parts]) -> Refusal:
     if parts.get_next != first[0].get_next:
         node = parts.get_next or node
         reason = f"ids come from {_place(parts)}, those of {others} from {_place(first[0])}"
+    elif parts.lookup.is_trained != first[0].lookup.is_trained:
+        reason = f"takes no gradient, unlike {others}: an update of the merged keys would reach keys of it alone"
     else:
         reason = f"rows are looked up in another way than those of {others} (serving default, dtype or device)"
     names = _quoted(_all_names(group))
@@ -380,7 +388,7 @@ class _Merge:
         return names
 
     def _collections(self, original: str) -> list[str]:
-        if not any(parts.lookup.is_trained for parts in self._group):
+        if not self._first.lookup.is_trained:
             return []
         pairs = [
             (self._first.lookup.gather_node, ASCEND_SPARSE_LOOKUP_LOCAL_EMB),

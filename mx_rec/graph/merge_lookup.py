@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -33,13 +33,15 @@ def do_merge_lookup(is_train: bool = True) -> PassReport:
     ASCEND_SPARSE_LOOKUP_ID_OFFSET then hold the merged tensors: one pair per table, and one more for each lookup that
     has to stay apart. Rows that several lookups read get one summed gradient. Counts are those of all ids together.
 
-    For training it must come before the gradients. The optimizers of `mx_rec.optimizers` call it in
-    `compute_gradients` and `minimize`; a script that uses `tf.gradients(loss, local_embs)` calls it by hand before it
-    reads the collections. For evaluation, `modify_graph_and_start_emb_cache` does the same.
+    For training it must come before the gradients. The optimizers of `mx_rec.optimizers` do the same in
+    `compute_gradients` and `minimize` for the lookups that the loss comes from; a script that uses
+    `tf.gradients(loss, local_embs)` calls it by hand before it reads the collections. For evaluation,
+    `modify_graph_and_start_emb_cache` does the same.
 
     It does nothing for a table with one lookup, or whose lookups have been merged. Lookups stay apart if their ids
     come from different batches, or may not run ahead of the step (such as fed ids: a run of another lookup would need
-    them), or if they differ in `serving_default_value`; the report says which and why.
+    them), or if they differ in `serving_default_value` or `is_grad`; the report says which and why. Lookups with
+    `is_grad=False` are merged with each other: so their keys get no update, not even of moments.
 
     Args:
         is_train: which lookups: of training or of evaluation.
@@ -68,27 +70,34 @@ def do_merge_lookup(is_train: bool = True) -> PassReport:
         )
     if state.initializers is not None:
         raise EnvironmentError("do_merge_lookup must come before modify_graph_and_start_emb_cache()")
-    if not _has_several(state, is_train):
+    if not _has_several(state.lookups.values(), is_train):
         return PassReport(MergeLookups.name, False, 0.0, (), (), 0, 0)
     if is_train:
         _check_gradients(graph)
-    return _merge(graph, state, is_train)
+    return _merge(graph, state, is_train, frozenset())
 
 
-def merge_for_gradients(graph: tf.Graph) -> None:
-    """What optimizers do before they differentiate: merges the training lookups, as far as it is possible.
+def merge_for_gradients(loss: tf.Tensor) -> None:
+    """What optimizers do before they differentiate: merges the training lookups that `loss` comes from.
+
+    A lookup that gives the loss no gradient is left out: as a part of a merged one its keys would get a gradient of 0,
+    with which some optimizers move rows.
 
     Raises:
         ValueError: lookups of one table have different `access_and_evict_config`.
     """
+    graph = loss.graph
     state = graph_state.state_of(graph)
     # Inside a function or a branch there is nothing to merge: sparse_lookup refuses to be called there.
-    if not _has_several(state, True) or state.initializers is not None or graph.finalized:
+    if not _has_several(state.lookups.values(), True) or state.initializers is not None or graph.finalized:
+        return
+    names = _lookups_of(state, loss)
+    if not _has_several([state.lookups[name] for name in names], True):
         return
     if was_run(graph, state):
         logger.warning("lookups are not merged: a session has run the graph before the gradients were built")
         return
-    _merge(graph, state, True)
+    _merge(graph, state, True, names)
 
 
 def merged_into(tensor: Any) -> Optional[str]:
@@ -101,10 +110,33 @@ def merged_into(tensor: Any) -> Optional[str]:
         return None
 
 
-def _has_several(state: graph_state.GraphState, is_train: bool) -> bool:
+def _lookups_of(state: graph_state.GraphState, loss: tf.Tensor) -> frozenset[str]:
+    """The training lookups that `loss` differentiates, and those without gradient that it reads."""
+    read = _upstream(loss, lambda _: True)
+    differentiated = _upstream(loss, lambda tensor: tensor.dtype.is_floating and tensor.op.type != "StopGradient")
+    return frozenset(
+        name
+        for name, record in state.lookups.items()
+        if record.is_train and record.embeddings.op.name in (differentiated if record.is_grad else read)
+    )
+
+
+def _upstream(loss: tf.Tensor, leads_on: Callable[[tf.Tensor], bool]) -> set[str]:
+    """Names of the ops that `loss` is computed from by tensors that lead on."""
+    seen: set[str] = set()
+    stack = [loss] if leads_on(loss) else []
+    while stack:
+        operation = stack.pop().op
+        if operation.name not in seen:
+            seen.add(operation.name)
+            stack.extend(tensor for tensor in operation.inputs if leads_on(tensor))
+    return seen
+
+
+def _has_several(records: Iterable[graph_state.LookupRecord], is_train: bool) -> bool:
     """Whether a table has lookups that could be merged."""
     seen: dict[str, str] = {}
-    for record in state.lookups.values():
+    for record in records:
         if record.is_train == is_train and seen.setdefault(record.table_name, record.embeddings.name) != (
             record.embeddings.name
         ):
@@ -123,7 +155,7 @@ def _check_gradients(graph: tf.Graph) -> None:
         )
 
 
-def _merge(graph: tf.Graph, state: graph_state.GraphState, is_train: bool) -> PassReport:
+def _merge(graph: tf.Graph, state: graph_state.GraphState, is_train: bool, names: frozenset[str]) -> PassReport:
     _check_thresholds(state, is_train)
     if graph.finalized:
         raise GraphRewriteError("the graph is finalized; merge its lookups before tf.Graph.finalize()")
@@ -132,7 +164,7 @@ def _merge(graph: tf.Graph, state: graph_state.GraphState, is_train: bool) -> Pa
             "a session has already run this graph, and TensorFlow silently ignores edits after that: "
             "merge its lookups before the first session.run"
         )
-    result = PassManager([MergeLookups((TRAIN if is_train else EVAL,))]).run(graph.as_graph_def())
+    result = PassManager([MergeLookups((TRAIN if is_train else EVAL,), names)]).run(graph.as_graph_def())
     (report,) = result.reports
     if result.modified:
         apply_live(graph, result.edits)

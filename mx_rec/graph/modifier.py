@@ -265,6 +265,6 @@ def _iterator_starts(graph: tf.Graph) -> list[tf.Operation]:
     for operation in graph.get_operations() if rebuilt else ():
         if operation.type == MAKE_ITERATOR and operation in rebuilt:
             makers.setdefault(operation.inputs[1].name, []).append(operation)
-    initializers = graph_state.state_of(graph).initializers or {}
-    place = 0 if initializers.get(True) is not None else 1
+    lookups = graph_state.state_of(graph).lookups.values()
+    place = 1 if lookups and not any(record.is_train for record in lookups) else 0
     return [group[min(place, len(group) - 1)] for group in makers.values() if started.isdisjoint(group)]

@@ -271,7 +271,10 @@ class GraphView:
         self._cache.clear()
 
     def closure(self, names: Iterable[str]) -> GraphDef:
-        """A new GraphDef of these nodes and all that they need, in graph order, with the function library."""
+        """A new GraphDef of these nodes and all that they need, in graph order, with the function library.
+
+        No node of it is colocated with one that is not in it.
+        """
         needed: set[str] = set()
         stack = list(names)
         while stack:
@@ -288,6 +291,9 @@ class GraphView:
         for node, target in zip(kept, result.node):
             if node.is_edited:
                 node.write(target)
+            places = target.attr["_class"].list.s if "_class" in target.attr else ()
+            if any(place.decode().partition("@")[2] not in needed for place in places):
+                del target.attr["_class"]
         return result
 
     def to_graph_def(self) -> GraphDef:

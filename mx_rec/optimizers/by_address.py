@@ -50,9 +50,10 @@ class ByAddressOptimizer(tf.compat.v1.train.Optimizer, abc.ABC):
 
         Args:
             loss: scalar.
-            var_list: local embeddings, float32 [n, dim]. By default the lookups of each table are merged, and all of
-                the collection ASCEND_SPARSE_LOOKUP_LOCAL_EMB are taken, in its order. Lookups are not merged for a
-                list, since a script that has read the collection holds the addresses of the single lookups too.
+            var_list: local embeddings, float32 [n, dim]. By default the lookups of each table that `loss` comes from
+                are merged, and all of the collection ASCEND_SPARSE_LOOKUP_LOCAL_EMB are taken, in its order. Lookups
+                are not merged for a list, since a script that has read the collection holds the addresses of the
+                single lookups too.
             *args: as in TensorFlow.
             **kwargs: as in TensorFlow.
 
@@ -63,7 +64,7 @@ class ByAddressOptimizer(tf.compat.v1.train.Optimizer, abc.ABC):
             ValueError: a local embedding of `var_list` belongs to a lookup that has been merged since.
         """
         if var_list is None:
-            merge_for_gradients(loss.graph)
+            merge_for_gradients(loss)
             var_list = loss.graph.get_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
         for embedding in var_list:
             _check_not_merged(embedding, ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
@@ -141,7 +142,7 @@ class ByAddressOptimizer(tf.compat.v1.train.Optimizer, abc.ABC):
             grad_loss: gradient of `loss`, as in TensorFlow.
         """
         if var_list is None:
-            merge_for_gradients(loss.graph)
+            merge_for_gradients(loss)
         embeddings = loss.graph.get_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
         addresses = loss.graph.get_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET)
         address_of = {emb.ref(): address for emb, address in zip(embeddings, addresses)}

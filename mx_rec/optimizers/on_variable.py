@@ -41,7 +41,7 @@ class DistinctRowsMixin:
     def compute_gradients(self, loss: Any, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """As TensorFlow's; see `mx_rec.graph.do_merge_lookup`."""
         if isinstance(loss, tf.Tensor):
-            merge_for_gradients(loss.graph)
+            merge_for_gradients(loss)
         return super().compute_gradients(loss, *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def _resource_apply_sparse_duplicate_indices(self, grad: tf.Tensor, handle: Any, indices: tf.Tensor) -> Any:

@@ -58,7 +58,8 @@ class Script:
         self.batch = batch
         self.table = create_table(tf.int64, 4, "user", tf1.random_normal_initializer(0.0, 0.3, seed=5))
         self.other = create_table(tf.int64, 4, "other", tf1.random_normal_initializer(0.0, 0.3, seed=6))
-        with tf.control_dependencies([tf1.assert_less(batch["ids"], tf.constant(99, tf.int64))]):
+        is_small = tf.reduce_all(batch["ids"] < 99)
+        with tf.control_dependencies([tf.raw_ops.Assert(condition=is_small, data=[batch["ids"]])]):
             ids = tf.identity(batch["ids"])
         self.fed = tf1.placeholder_with_default(np.int64(3), [], name="fed")
         hashed = tf.strings.to_hash_bucket_fast(batch["words"], 11, name="hashed")

@@ -293,6 +293,11 @@ def test_equals_tensorflows_optimizer_on_a_variable(mode, optimizer):
 # --- The graph after a merge ---
 
 
+def _merged(report):
+    """The lookups of each merge."""
+    return [note.split(" are ")[0].split("lookups ")[1] for note in report.notes]
+
+
 def _three_lookups(**kwargs):
     batch, start = _batch(_columns())
     table = _table(**kwargs)
@@ -326,18 +331,25 @@ def test_collections_hold_one_pair_and_results_keep_their_tensors(mode):
         assert isinstance(gradient, tf.IndexedSlices)
 
 
-def test_a_lookup_without_gradient_shares_the_find_and_takes_none():
+def test_lookups_without_gradient_are_merged_with_each_other_alone():
+    """Keys that only they read get no update: with a gradient of 0, LazyAdam would still move their rows."""
+
     def run(merge):
         terminate_config_initializer()
         init(use_dynamic_expansion=True)
-        with tf.Graph().as_default() as graph:
+        with tf.Graph().as_default():
             table, (a, b, c), batch, start = _three_lookups()
+            d = sparse_lookup(table, batch["b"] - 1, name="d", is_grad=False)
             if merge:
-                assert "'c'" in do_merge_lookup().notes[0]
-                finds = [op for op in graph.get_operations() if op.type == "MxRecFindOrInsert"]
-                assert len(finds) == 4  # three of them retired
+                report = do_merge_lookup()
+                assert _merged(report) == [
+                    "'a', 'b'",
+                    "'c', 'd'",
+                ]
+                assert "takes no gradient, unlike 'a', 'b'" in report.refusals[0].reason
             local, addresses = map(list, zip(*_pairs()))
-            loss = _loss(a, b + c, batch["y"])  # the gradient needs c, so c is read before the update
+            assert len(local) == 1 if merge else 2
+            loss = _loss(a, b + c + d, batch["y"])  # the gradient needs c and d: they are read before the update
             step = OPTIMIZERS["lazy_adam"][0]().apply_gradients(list(zip(tf.gradients(loss, local), addresses)))
             with tf1.Session() as session:
                 session.run(start)
@@ -348,14 +360,9 @@ def test_a_lookup_without_gradient_shares_the_find_and_takes_none():
     np.testing.assert_allclose(merged[0], apart[0], rtol=1e-4)
     np.testing.assert_array_equal(merged[1].keys, apart[1].keys)
     np.testing.assert_allclose(merged[1].rows, apart[1].rows, rtol=1e-4, atol=1e-5)
-    # A key that only the lookup without gradient reads keeps its initial row: its summed gradient is 0.
-    only_c = set(_columns()["b"] + 1) - set(_columns()["a"].ravel()) - set(_columns()["b"])
-    assert only_c
-    at = [list(apart[1].keys).index(key) for key in only_c]
-    np.testing.assert_array_equal(merged[1].rows[at, :DIM], apart[1].rows[at, :DIM])
 
 
-def test_only_eval_rows_without_any_gradient_lookup_enter_no_collection():
+def test_lookups_that_are_all_without_gradient_enter_no_collection():
     init(use_dynamic_expansion=True)
     batch, _ = _batch(_columns())
     table = _table()
@@ -587,6 +594,43 @@ def test_two_optimizers_on_one_graph():
         session.run([first, second])
 
 
+@each_mode
+def test_a_loss_leaves_the_lookups_of_another_alone(mode):
+    """Two losses on one table, each with lookups of its own: a step of one gives the keys of the other nothing."""
+
+    def run(way):
+        terminate_config_initializer()
+        init(use_dynamic_expansion=MODES[mode])
+        with tf.Graph().as_default():
+            batch, start = _batch(_columns())
+            table = _table()
+            shifted = [batch["a"], batch["b"], batch["a"] + 1, batch["b"] + 2]
+            results = [sparse_lookup(table, ids, name=f"l{index}") for index, ids in enumerate(shifted)]
+            stopped = tf.stop_gradient(tf.square(results[2])) + tf.cast(tf.argmax(results[2], 2), tf.float32)[..., None]
+            losses = [_loss(results[0] + stopped, results[1], batch["y"]), _loss(results[2], results[3], batch["y"])]
+            sparse = get_dense_and_sparse_variable()[1]
+            made = OPTIMIZERS["lazy_adam"][0 if MODES[mode] else 1]()
+            if way == "minimize":
+                variables = None if MODES[mode] else sparse
+                steps = [made.minimize(loss, var_list=variables) for loss in losses]
+                assert len(_pairs()) == 2
+            else:
+                local, addresses = (sparse, sparse) if not MODES[mode] else map(list, zip(*_pairs()))
+                steps = [made.apply_gradients(list(zip(tf.gradients(loss, local), addresses))) for loss in losses]
+                assert len(_pairs()) == 4
+            with tf1.Session() as session:
+                session.run(tf1.global_variables_initializer())
+                session.run(start)
+                values = [session.run([losses[i % 2], steps[i % 2]])[0] for i in range(STEPS)]
+                content = _content(session, table)
+                return values, content.keys, content.rows
+
+    apart, merged = run("tf.gradients"), run("minimize")
+    np.testing.assert_allclose(merged[0], apart[0], rtol=1e-4)
+    np.testing.assert_array_equal(merged[1], apart[1])
+    np.testing.assert_allclose(merged[2], apart[2], rtol=1e-4, atol=1e-5)
+
+
 def test_lookups_of_different_batches_stay_apart_and_train():
     def run(merge, rewrite=False):
         terminate_config_initializer()
@@ -647,9 +691,7 @@ def test_evaluation(mode, how):
             )
             known, start_eval = _batch(_columns(seed=3))
             values = [
-                sparse_lookup(
-                    table, known["a"] * 2 + i, is_train=False, serving_default_value=default, name=f"eval_{i}"
-                )
+                sparse_lookup(table, known["a"] * 2 + i, is_train=False, serving_default_value=row, name=f"eval_{i}")
                 for i, row in enumerate(defaults)
             ]
             if merge and how == "by_hand":
@@ -658,7 +700,7 @@ def test_evaluation(mode, how):
                 reports = modify_graph_and_start_emb_cache()
             if merge:
                 (report,) = [report for report in reports if report.name == "merge_lookups"]
-                assert [note.split(" are ")[0].split("lookups ")[1] for note in report.notes] == [
+                assert _merged(report) == [
                     "'eval_0', 'eval_1'",
                     "'eval_2', 'eval_3'",
                 ]

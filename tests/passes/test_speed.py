@@ -3,37 +3,44 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from lookup_graphs import LookupGraph, big_graph
 
 from mx_rec.graph.view import GraphView
-from mx_rec.passes import PassManager, default_pipeline, find_lookups
-from mx_rec.passes.find_lookups import TRAIN
+from mx_rec.passes import Pass, PassManager, PipelineOptions, default_pipeline, find_lookups
+from mx_rec.passes.merge_lookups import MergeLookups
 
 
-def work(graph_def: Any, train_lookups: int) -> int:
-    """How many functions a rewrite calls, Python's and C's: the same on a busy machine as on an idle one."""
+def work(graph_def: Any, lookups: int, steps: Sequence[Pass] = ()) -> int:
+    """How many functions a rewrite calls, Python's and C's: the same on a busy machine as on an idle one.
+
+    Args:
+        graph_def: the graph.
+        lookups: how many there are afterwards.
+        steps: the passes; by default the rewrite, without merging, which makes other work of some lookups.
+    """
     calls = 0
 
     def count(_: Any, event: str, __: Any) -> None:
         nonlocal calls
         calls += event in ("call", "c_call")
 
-    PassManager(default_pipeline()).run(graph_def)  # what is loaded and remembered once
+    steps = steps or default_pipeline(PipelineOptions(merge=False))
+    PassManager(steps).run(graph_def)  # what is loaded and remembered once
     sys.setprofile(count)
     try:
-        result = PassManager(default_pipeline()).run(graph_def)
+        result = PassManager(steps).run(graph_def)
     finally:
         sys.setprofile(None)
-    moved = find_lookups(GraphView(result.graph_def))
-    assert sum(lookup.side == TRAIN for lookup in moved) == train_lookups and all(lookup.is_moved for lookup in moved)
+    left = find_lookups(GraphView(result.graph_def))
+    assert len(left) == lookups and all(lookup.is_moved == (len(steps) > 1) for lookup in left)
     return calls
 
 
 def test_ten_times_the_nodes_are_ten_times_the_work() -> None:
-    # Every third lookup is one of evaluation; those are merged by table.
-    small, large = work(big_graph(2_000, 110), 73), work(big_graph(20_000, 1_100), 733)
+    small, large = work(big_graph(2_000, 110), 110), work(big_graph(20_000, 1_100), 1_100)
     assert large < 11 * small
 
 
@@ -53,3 +60,14 @@ def test_many_lookups_behind_one_deep_chain() -> None:
     of_the_chain = behind_a_chain(2_000, 10) - behind_a_chain(100, 10)
     with_many_lookups = behind_a_chain(2_000, 200) - behind_a_chain(100, 200)
     assert with_many_lookups < 1.1 * of_the_chain
+
+
+def test_ten_times_the_lookups_are_ten_times_the_work_to_merge() -> None:
+    def of_one_table(lookups: int) -> int:
+        graph = LookupGraph()
+        ids, table = graph.batch()[0], graph.table()
+        for index in range(lookups):
+            graph.unary(f"use_{index}", "Relu", graph.lookup(f"lookup_{index}", table, ids, is_train=False), 1)
+        return work(graph.graph_def(), 1, [MergeLookups()])
+
+    assert of_one_table(1_000) < 11 * of_one_table(100)
