@@ -47,6 +47,9 @@ def modify_graph_and_start_emb_cache(
     `iterator.initializer` does the same. What a model computes does not change. A lookup that cannot
     be moved stays where it is and still trains; the report says which and why.
 
+    Evaluation lookups of one table on one batch become one (see `do_merge_lookup`), so a run that reads the result of
+    one of them needs the ids of all.
+
     The step then reads another batch tensor than before: to fetch or feed a batch, use
     `get_target_batch`. Fetching an old batch tensor raises an error that says so; feeding one has no effect.
 

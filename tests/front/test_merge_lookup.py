@@ -548,6 +548,35 @@ def test_after_a_session_has_run_or_the_rewrite_it_is_too_late():
             do_merge_lookup()
 
 
+def test_a_finalized_graph_stays_as_it_is():
+    init(use_dynamic_expansion=True)
+    _three_lookups()
+    graph = tf1.get_default_graph()
+    before = graph.as_graph_def()
+    graph.finalize()
+    with pytest.raises(GraphRewriteError, match="finalized"):
+        do_merge_lookup()
+    assert graph.as_graph_def() == before
+
+
+def test_an_optimizer_leaves_lookups_single_that_a_session_has_run(caplog):
+    """The session would go on running them as they were, beside the merged one."""
+    init(use_dynamic_expansion=True)
+    table, (a, b, _), batch, start = _three_lookups()
+    loss = _loss(a, b, batch["y"])
+    with tf1.Session() as session:
+        session.run(start)
+        first = session.run(loss)
+        step = OPTIMIZERS["sgd"][0]().minimize(loss)
+        assert len(_pairs()) == 2
+        assert "lookups are not merged: a session has run the graph" in caplog.text
+        session.run(start)
+        losses = [session.run([loss, step])[0] for _ in range(STEPS)]
+        assert losses[0] == first
+        session.run(start)
+        assert session.run(loss) < first
+
+
 def test_stale_tensors_of_a_merged_lookup_are_named():
     init(use_dynamic_expansion=True)
     _, (a, b, _), batch, _ = _three_lookups()
