@@ -138,9 +138,19 @@ def function_lookups(view: GraphView) -> list[Obstacle]:
 def _find_lookups(view: GraphView) -> list[Lookup]:
     many = view.nodes_of(OP_LOOK_UP_MANY)
     originals = {name for node in many for name in node.strings_attr(marks.FUSED_FINDS)}
-    single = [_lookup(view, node) for node in view.nodes_of(OP_FIND_OR_INSERT, OP_FIND) if node.name not in originals]
+    single = [
+        _lookup(view, node)
+        for node in view.nodes_of(OP_FIND_OR_INSERT, OP_FIND)
+        if node.name not in originals and not node.has_attr(marks.MERGED_INTO)
+    ]
     fused = [lookup for node in many for lookup in _fused_lookups(view, node)]
     return sorted([*single, *fused], key=lambda lookup: lookup.side != TRAIN)
+
+
+def retired_uniques(view: GraphView) -> frozenset[str]:
+    """The MxRecUnique nodes of lookups that were merged into others: no step reads them any more."""
+    finds = (node for node in view.nodes_of(OP_FIND_OR_INSERT, OP_FIND) if node.has_attr(marks.MERGED_INTO))
+    return frozenset(node.inputs[1].node for node in finds)
 
 
 def _fused_lookups(view: GraphView, many: Node) -> Iterator[Lookup]:

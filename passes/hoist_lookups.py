@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,14 +29,14 @@ from mx_rec.graph.datasets import ElementSpec, int64_const_attrs, map_attrs, map
 from mx_rec.graph.edits import EditSet
 from mx_rec.graph.functions import FunctionBuilder, sanitized
 from mx_rec.graph.iterator_groups import IteratorGroup, iterator_group
-from mx_rec.graph.iterators import ONE_SHOT, IteratorInfo, Obstacle, iterator_info
+from mx_rec.graph.iterators import ONE_SHOT, IteratorInfo, Obstacle, iterator_info, iterator_of
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.op_signatures import OP_LOOK_AHEAD, OP_PREPARE_MANY
 from mx_rec.graph.resources import IMMUTABLE_TABLES
 from mx_rec.graph.slices import captured_tables, slice_analysis
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome, Refusal
-from mx_rec.passes.find_lookups import TRAIN, Lookup, find_lookups, function_lookups
+from mx_rec.passes.find_lookups import TRAIN, Lookup, find_lookups, function_lookups, retired_uniques
 
 _TASK = re.compile(r"/job:[^/]*|/replica:[^/]*|/task:[^/]*")
 
@@ -68,10 +68,14 @@ class HoistLookups(Pass):
     each source, so that any of them can be fed as before. Where get_nexts of several iterators of a group draw,
     all must make the same keys of their batches, since nothing says which of them will draw a batch.
 
+    What leads from the restore index of a lookup to the gathers that read it moves along. So do, with `op_types`, the
+    nodes of these types, and what they need, between a batch and the ids of a lookup that stays for another reason.
+
     Attributes:
         prefetch: batches prepared ahead of the step, at least 1.
         parallel_calls: batches prepared at the same time, at least 1. Their order stays.
         fuse: prepare the keys of several lookups in one op.
+        op_types: ops to move even if their lookup stays.
 
     Preconditions: none. Refused, lookup by lookup, which then stay where they are:
         ids from no iterator or from several batches; anything between batch and keys that is fed at the step,
@@ -87,6 +91,7 @@ class HoistLookups(Pass):
     prefetch: int = 1
     parallel_calls: int = 1
     fuse: bool = False
+    op_types: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for option in ("prefetch", "parallel_calls"):
@@ -112,15 +117,58 @@ class HoistLookups(Pass):
                 continue
             refusals.append(_refusal(lookup, obstacle))
             kept[group] += lookup.side != TRAIN
-        for first, lookups in groups.items():
+        slices = _slices(view, self.op_types)
+        for first in dict.fromkeys([*groups, *slices]):
             if view.node(first).has_attr(marks.HOIST_TYPES):
                 continue
-            obstacle = _other_work(view, iterator_group(view, first), lookups)
+            lookups, roots = groups.get(first, []), slices.get(first, [])
+            obstacle = _other_work(view, iterator_group(view, first), lookups, roots)
             if obstacle is not None:
                 refusals.extend(_refusal(lookup, obstacle) for lookup in lookups)
                 continue
-            notes.append(_GroupHoist(view, edits, self, lookups, has_other_readers=bool(kept[first])).apply())
+            hoist = _GroupHoist(view, edits, self, first, lookups, roots, has_other_readers=bool(kept[first]))
+            notes.append(hoist.apply())
         return PassOutcome(edits, notes, refusals)
+
+
+def ids_nodes(view: GraphView, op_types: Iterable[str]) -> list[Node]:
+    """The nodes of these types that the keys of lookups are computed with, up to their batches, inputs first."""
+    wanted = set(op_types)
+    uniques = [lookup.unique_node for lookup in find_lookups(view) if lookup.unique_node is not None]
+    if not wanted:
+        return []
+    return [node for node in slice_analysis(view).nodes(uniques) if node.op in wanted and node.name not in uniques]
+
+
+def _slices(view: GraphView, op_types: Iterable[str]) -> dict[str, list[str]]:
+    """The nodes of these types that can move, by the first member of their iterator's group."""
+    slices: dict[str, list[str]] = {}
+    for node in ids_nodes(view, op_types):
+        iterator, obstacle = slice_of(view, node)
+        if iterator is not None and obstacle is None:
+            slices.setdefault(iterator_group(view, iterator).members[0].node, []).append(node.name)
+    return slices
+
+
+def slice_of(view: GraphView, node: Node) -> tuple[str | None, Obstacle | None]:
+    """(the iterator of the only batch that a node is computed from, why it cannot move to the dataset)."""
+    origin = slice_analysis(view).origin(node.name)
+    if origin.obstacle is not None:
+        return None, origin.obstacle
+    if not origin.get_nexts:
+        return None, Obstacle(node.name, "is computed from no batch: it is the same at every step")
+    if len(origin.get_nexts) > 1:
+        batches = ", ".join(map(repr, origin.get_nexts))
+        return None, Obstacle(node.name, f"is computed from several batches: {batches}")
+    iterator = iterator_of(view, origin.get_nexts[0])
+    if iterator is None:
+        return None, Obstacle(node.name, "is computed from a batch whose iterator is not known")
+    group = iterator_group(view, iterator.node)
+    if group.obstacle is not None:
+        return iterator.node, group.obstacle
+    has_one_shot = any(view.node(source.node).op == ONE_SHOT for source in group.sources)
+    nameless = _nameless_tables_read(view, node.name) if has_one_shot else []
+    return iterator.node, _no_shared_name(nameless[0]) if nameless else None
 
 
 def _refusal(lookup: Lookup, obstacle: Obstacle | None) -> Refusal:
@@ -134,9 +182,10 @@ def _table_obstacle(view: GraphView, lookup: Lookup) -> Obstacle | None:
     group = iterator_group(view, lookup.iterator or "")
     table = view.node(lookup.table_node)
     if any(view.node(source.node).op == ONE_SHOT for source in group.sources):
-        nameless = [node for node in [table, *_nameless_tables_read(view, lookup)] if not _has_shared_name(node)]
+        read = _nameless_tables_read(view, lookup.unique_node or "")
+        nameless = [node for node in [table, *read] if not _has_shared_name(node)]
         if nameless:
-            return Obstacle(nameless[0].name, "has no shared_name, so a one-shot iterator cannot reach the same table")
+            return _no_shared_name(nameless[0])
     for maker in group.makers:
         home, place = _task(view.node(maker).device), _task(table.device)
         if home and place and home != place:
@@ -144,11 +193,15 @@ def _table_obstacle(view: GraphView, lookup: Lookup) -> Obstacle | None:
     return None
 
 
-def _nameless_tables_read(view: GraphView, lookup: Lookup) -> list[Node]:
+def _no_shared_name(table: Node) -> Obstacle:
+    return Obstacle(table.name, "has no shared_name, so a one-shot iterator cannot reach the same table")
+
+
+def _nameless_tables_read(view: GraphView, name: str) -> list[Node]:
     nameless = {node.name for node in view.nodes_of(*IMMUTABLE_TABLES) if not _has_shared_name(node)}
     if not nameless:
         return []
-    handles = captured_tables(view, slice_analysis(view).nodes([lookup.unique_node or ""]))
+    handles = captured_tables(view, slice_analysis(view).nodes([name]))
     return [view.node(handle.node) for handle in handles if handle.node in nameless]
 
 
@@ -160,7 +213,22 @@ def _task(device: str) -> str:
     return "".join(_TASK.findall(device))
 
 
-def _other_work(view: GraphView, group: IteratorGroup, lookups: Sequence[Lookup]) -> Obstacle | None:
+def _indices(view: GraphView, lookups: Sequence[Lookup]) -> list[str]:
+    """The nodes whose output the gathers of these lookups read as index, if they may run in the dataset."""
+    analysis = slice_analysis(view)
+    indices: dict[str, None] = {}
+    for lookup in lookups:
+        for name in lookup.restore_gathers:
+            index = view.node(name).inputs[1].node
+            origin = analysis.origin(index)
+            if index != lookup.unique_node and origin.obstacle is None and origin.get_nexts == (lookup.get_next,):
+                indices[index] = None
+    return list(indices)
+
+
+def _other_work(
+    view: GraphView, group: IteratorGroup, lookups: Sequence[Lookup], roots: Sequence[str]
+) -> Obstacle | None:
     """Why not every batch of the group can be prepared in one way.
 
     What prepares the batches of one get_next could fail on those of another, on which it never ran.
@@ -168,10 +236,12 @@ def _other_work(view: GraphView, group: IteratorGroup, lookups: Sequence[Lookup]
     if len(group.readers) < 2:
         return None
     analysis = slice_analysis(view)
-    of_reader: dict[str, list[Node]] = {
-        reader.node: analysis.nodes([lookup.unique_node or "" for lookup in lookups if lookup.iterator == reader.node])
-        for reader in group.readers
-    }
+    of_reader: dict[str, list[Node]] = {}
+    for reader in group.readers:
+        own = [lookup for lookup in lookups if lookup.iterator == reader.node]
+        asked = [root for root in roots if analysis.origin(root).get_nexts[0] in reader.get_nexts]
+        ends = [*(lookup.unique_node or "" for lookup in own), *_indices(view, own), *asked]
+        of_reader[reader.node] = analysis.nodes(ends)
     together = analysis.nodes(node.name for nodes in of_reader.values() for node in nodes)
     builder = FunctionBuilder(view, "all_work")
     _add_batch(view, builder, group)
@@ -180,8 +250,8 @@ def _other_work(view: GraphView, group: IteratorGroup, lookups: Sequence[Lookup]
     builder.clone(together, dropped_controls=group.get_nexts)
     work = [{builder.body(node.name) for node in nodes} for nodes in of_reader.values()]
     first = group.readers[0].get_nexts[0]
-    for reader, own in zip(group.readers, work):
-        if own != work[0]:
+    for reader, done in zip(group.readers, work):
+        if done != work[0]:
             reason = (
                 f"may draw the same batches as {first!r}, by handle from {group.feedables[0].node!r}, "
                 "but other keys are made of them; let one get_next draw for both"
@@ -207,7 +277,9 @@ class _GroupHoist:
         view: GraphView,
         edits: EditSet,
         options: HoistLookups,
+        first: str,
         lookups: Sequence[Lookup],
+        roots: Sequence[str],
         *,
         has_other_readers: bool,
     ) -> None:
@@ -215,10 +287,14 @@ class _GroupHoist:
         self._edits = edits
         self._options = options
         self._lookups = lookups
-        self._iterator: IteratorInfo = iterator_info(view, lookups[0].iterator or "")
-        self._group: IteratorGroup = iterator_group(view, self._iterator.node)
+        iterator = lookups[0].iterator if lookups else None
+        self._iterator: IteratorInfo = iterator_info(view, iterator or first)
+        self._group: IteratorGroup = iterator_group(view, first)
         self._analysis = slice_analysis(view)
-        self._nodes = self._analysis.nodes([lookup.unique_node or "" for lookup in lookups])
+        # The nodes that keys need, and, cloned after them, those that lead from restore indices to gathers.
+        self._nodes = self._analysis.nodes([*(lookup.unique_node or "" for lookup in lookups), *roots])
+        before = {node.name for node in self._nodes}
+        self._behind = [node for node in self._analysis.nodes(_indices(view, lookups)) if node.name not in before]
         self._function = view.unique_name(f"mx_rec_look_ahead_{sanitized(self._iterator.node)}")
         self._builder = FunctionBuilder(view, self._function)
         self._types: list[int] = []
@@ -238,6 +314,7 @@ class _GroupHoist:
             [node for node in self._nodes if node.name not in fused], dropped_controls=self._group.get_nexts
         )
         hints = self._look_ahead()
+        self._builder.clone(self._behind, dropped_controls=self._group.get_nexts)
         tensors = self._give_tensors()
         spec = ElementSpec(tuple(self._types), tuple(self._shapes))
         self._edits.add_function(self._builder.build())
@@ -261,7 +338,7 @@ class _GroupHoist:
     def _capture(self) -> list[TensorRef]:
         """Tables that the function reads, as further arguments."""
         tables = [self._view.node(lookup.find_node).inputs[0] for lookup in self._lookups]
-        captured = list(dict.fromkeys([*captured_tables(self._view, self._nodes), *tables]))
+        captured = list(dict.fromkeys([*captured_tables(self._view, [*self._nodes, *self._behind]), *tables]))
         for index, handle in enumerate(captured):
             self._builder.add_argument(f"table_{index}", DT_RESOURCE, [handle])
         return captured
@@ -328,8 +405,9 @@ class _GroupHoist:
         return given
 
     def _tensors_read_by_step(self) -> Iterator[tuple[TensorRef, int]]:
-        moved = {node.name for node in self._nodes}
-        for node in self._nodes:
+        nodes = [*self._nodes, *self._behind]
+        moved = {node.name for node in nodes} | retired_uniques(self._view)
+        for node in nodes:
             if not self._analysis.origin(node.name).get_nexts:
                 continue  # the same for every batch: nothing to prepare
             outputs = {edge.output for edge in self._view.data_edges(node.name) if edge.consumer not in moved}
@@ -433,13 +511,14 @@ class _GroupHoist:
 
     def _note(self) -> str:
         sides = Counter(lookup.side for lookup in self._lookups)
-        counted = ", ".join(f"{count} {side}" for side, count in sorted(sides.items(), reverse=True))
+        counted = ", ".join(f"{count} {side}" for side, count in sorted(sides.items(), reverse=True)) or "no"
         reserve = "reserves rows" if self._reserve else "reserves no rows"
         fused = "".join(f"; {len(group)} lookups are prepared in one op" for group in self._fused)
         by_handle = ""
         if self._group.feedables:
             by_handle = f" (by handle, from {', '.join(repr(source.node) for source in self._group.sources)})"
+        moved = len(self._nodes) + len(self._behind)
         return (
-            f"iterator {self._iterator.node!r}{by_handle}: {counted} lookups, {len(self._nodes)} nodes moved into "
+            f"iterator {self._iterator.node!r}{by_handle}: {counted} lookups, {moved} nodes moved into "
             f"function {self._function!r}, which {reserve}{fused}"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mx_rec.passes.adopt_orphans import AdoptOrphans
 from mx_rec.passes.base import Pass
 from mx_rec.passes.find_lookups import FindLookups
 from mx_rec.passes.fuse_lookups import FuseLookups
@@ -12,6 +13,7 @@ from mx_rec.passes.fuse_updates import FuseUpdates
 from mx_rec.passes.hoist_lookups import HoistLookups
 from mx_rec.passes.hot_embedding import HotEmbedding
 from mx_rec.passes.insert_collections import InsertCollections
+from mx_rec.passes.merge_lookups import MergeLookups
 from mx_rec.passes.prune import Prune
 from mx_rec.passes.swap_iterators import SwapIterators
 
@@ -19,6 +21,8 @@ PASSES: Mapping[str, type[Pass]] = {
     step.name: step
     for step in (
         FindLookups,
+        AdoptOrphans,
+        MergeLookups,
         InsertCollections,
         HoistLookups,
         SwapIterators,
@@ -37,6 +41,10 @@ class PipelineOptions:
     Attributes:
         prefetch: batches prepared ahead of the step, at least 1.
         parallel_calls: batches prepared at the same time, at least 1.
+        adopt_orphans: prepare lookups whose ids come from no batch with one.
+        merge: make one of the evaluation lookups of one table. Those of training are merged before their gradients
+            are built (`mx_rec.graph.do_merge_lookup`).
+        op_types: ops to move out of the step even if the lookup that needs them stays.
         fuse: do the work of lookups, and of updates, of equal settings in one op each.
         hot_embedding: let the gathers that restore the batch run by the kernel made for frequent keys.
         op_impl_mode: implementation mode by op type (see `mx_rec.graph.op_impl_mode`); `None`: GatherV2 only.
@@ -46,6 +54,9 @@ class PipelineOptions:
 
     prefetch: int = 1
     parallel_calls: int = 1
+    adopt_orphans: bool = False
+    merge: bool = True
+    op_types: tuple[str, ...] = ()
     fuse: bool = True
     hot_embedding: bool = True
     op_impl_mode: Mapping[str, str] | None = None
@@ -56,11 +67,15 @@ class PipelineOptions:
 def default_pipeline(options: PipelineOptions | None = None) -> list[Pass]:
     """The rewrite, in order."""
     options = options or PipelineOptions()
-    passes: list[Pass] = [
-        FindLookups(),  # first: its report says what the other passes will meet
+    passes: list[Pass] = [FindLookups()]  # first: its report says what the other passes will meet
+    if options.adopt_orphans:
+        passes.append(AdoptOrphans())  # before merge: lookups of one batch can be merged
+    if options.merge:
+        passes.append(MergeLookups())  # before hoist: the merged keys move as one
+    passes += [
         InsertCollections(),  # before anything moves: marks the tensors that scripts reach by collection
         # adds the dataset functions, nothing uses them yet
-        HoistLookups(options.prefetch, options.parallel_calls, options.fuse),
+        HoistLookups(options.prefetch, options.parallel_calls, options.fuse, options.op_types),
         SwapIterators(),  # after hoist: switches the step over, all iterators in one go
     ]
     if options.fuse:

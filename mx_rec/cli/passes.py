@@ -29,11 +29,12 @@ def passes_command(names: tuple[str, ...]) -> None:
 
 
 def _overview() -> str:
-    from mx_rec.passes import default_pipeline
+    from mx_rec.passes import PipelineOptions, default_pipeline
 
-    steps = [(step.name, _first_line(type(step))) for step in default_pipeline()]
+    steps = [(step.name, _first_line(type(step))) for step in default_pipeline(PipelineOptions(adopt_orphans=True))]
     width = max(len(name) for name, _ in steps)
-    lines = [f"{number}. {name:<{width}}  {text}" for number, (name, text) in enumerate(steps, start=1)]
+    digits = len(str(len(steps)))
+    lines = [f"{number:>{digits}}. {name:<{width}}  {text}" for number, (name, text) in enumerate(steps, start=1)]
     return "\n".join(lines)
 
 

@@ -32,6 +32,7 @@ class RewriteOptions:
         strict: whether a refused lookup fails the command.
         prefetch: batches prepared ahead of the step.
         parallel_calls: batches prepared at the same time.
+        merge: whether to make one of the evaluation lookups of one table.
         fuse: whether to do the work of lookups, and of updates, of equal settings in one op each.
         hot_embedding: whether to mark gathers with a hint for kernels.
         op_impl_mode: an `op_impl_mode.ini`.
@@ -45,6 +46,7 @@ class RewriteOptions:
     strict: bool
     prefetch: int
     parallel_calls: int
+    merge: bool
     fuse: bool
     hot_embedding: bool
     op_impl_mode: str | None
@@ -90,6 +92,7 @@ class RewriteOptions:
     metavar="N",
     help="Batches prepared at the same time.",
 )
+@click.option("--no-merge", "merge", flag_value=False, default=True, help="Leave evaluation lookups of a table apart.")
 @click.option("--no-fuse", "fuse", flag_value=False, default=True, help="Leave every lookup and update its own ops.")
 @click.option("--no-hot-embedding", "hot_embedding", flag_value=False, default=True, help="Leave out hot_embedding.")
 @click.option("--op-impl-mode", metavar="FILE", help="An op_impl_mode.ini (lines like GatherV2=high_performance).")
@@ -138,6 +141,8 @@ def _passes(loaded: LoadedGraph, options: RewriteOptions) -> list[Pass]:
         PipelineOptions(
             prefetch=options.prefetch,
             parallel_calls=options.parallel_calls,
+            adopt_orphans="adopt_orphans" in (options.passes or ()),
+            merge=options.merge,
             fuse=options.fuse,
             hot_embedding=options.hot_embedding,
             op_impl_mode=_op_impl_mode(options.op_impl_mode),

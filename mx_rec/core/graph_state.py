@@ -73,6 +73,8 @@ class GraphState:
         features: what the datasets of the graph were said to give, in order.
         updated: tables that an optimizer updates.
         early_sessions: sessions that existed before mx_rec knew the graph.
+        op_types: ops that the rewrite moves even if the lookups that need them stay.
+        adopt_orphans: whether the rewrite prepares lookups whose ids come from no batch with one.
         initializers: iterator initializer per side (True: training), set by the rewrite.
         batches: per side, the components of the batches that its lookups read, set by the rewrite.
         replaced: old batch component by name, and what replaced it.
@@ -85,6 +87,8 @@ class GraphState:
     features: dict[PipelineFeature, None] = dataclasses.field(default_factory=dict)
     updated: set[str] = dataclasses.field(default_factory=set)
     early_sessions: tuple[weakref.ref, ...] = ()
+    op_types: tuple[str, ...] = ()
+    adopt_orphans: bool = False
     initializers: Optional[dict[bool, Optional[tf.Operation]]] = None
     batches: dict[bool, list[tuple[tf.Tensor, ...]]] = dataclasses.field(default_factory=dict)
     replaced: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)

@@ -15,6 +15,8 @@ _FRONT = {
     "do_merge_lookup": "mx_rec.graph.merge_lookup",
     "LookupSubgraphSlicerHook": "mx_rec.graph.hooks",
     "OrphanLookupKeySlicerHook": "mx_rec.graph.hooks",
+    "slice_lookup_subgraph": "mx_rec.graph.slicing",
+    "slice_orphan_lookup_keys": "mx_rec.graph.slicing",
 }
 
 __all__ = list(_FRONT)

@@ -40,7 +40,12 @@ FUSED_LOOKUPS = "_mx_rec_fused_lookups"
 FUSED_FINDS = "_mx_rec_fused_finds"
 FUSED_GATHERS = "_mx_rec_fused_gathers"
 
-# On an iterator that has been replaced, or a fused op: the nodes the rewrite took the consumers from.
+# On the find of a merged lookup: the names of the lookups that it stands for.
+MERGED_LOOKUPS = "_mx_rec_merged_lookups"
+# On a node of a lookup that was merged: the node of the merged lookup that does its work.
+MERGED_INTO = "_mx_rec_merged_into"
+
+# On an iterator that has been replaced, a merged find or a fused op: the nodes the rewrite took the consumers from.
 DISCONNECTED = "_mx_rec_disconnected"
 
 # On a restore gather: the implementation a kernel should choose.

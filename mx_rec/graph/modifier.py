@@ -8,7 +8,7 @@ from typing import Optional, Union
 import tensorflow as tf
 
 from mx_rec import ops
-from mx_rec.constants.constants import ATTR_GRAPH_TOKEN
+from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER, ATTR_GRAPH_TOKEN
 from mx_rec.core import graph_state
 from mx_rec.errors import GraphRewriteError
 from mx_rec.graph.apply_live import apply_live
@@ -47,6 +47,9 @@ def modify_graph_and_start_emb_cache(
     `get_initializer(True)` and `get_initializer(False)` start the iterators; the script's own
     `iterator.initializer` does the same. What a model computes does not change. A lookup that cannot
     be moved stays where it is and still trains; the report says which and why.
+
+    Evaluation lookups of one table on one batch become one (see `do_merge_lookup`), so a run that reads the result of
+    one of them needs the ids of all.
 
     The step then reads another batch tensor than before: to fetch or feed a batch, use
     `get_target_batch`. Fetching an old batch tensor raises an error that says so; feeding one has no effect.
@@ -94,7 +97,8 @@ def rewrite_graph(
     """
     config = ConfigInitializer.get_instance().config
     _check_ready(graph, caller)
-    untrained = _untrained(graph_state.state_of(graph))
+    state = graph_state.state_of(graph)
+    untrained = _untrained(state)
     if untrained and not may_precede_gradients:
         raise RuntimeError(
             f"{caller} must come after the gradients: no optimizer updates "
@@ -106,6 +110,8 @@ def rewrite_graph(
     options = PipelineOptions(
         prefetch=config.prefetch_batch_number,
         fuse=not untrained,
+        adopt_orphans=state.adopt_orphans,
+        op_types=state.op_types,
         hot_embedding=os.environ.get(HOT_EMBEDDING_ENV, "1") != "0",
         op_impl_mode=None if op_impl_mode is None else read_op_impl_mode(op_impl_mode),
         prune=False,  # a live graph keeps its nodes; a session runs only what a fetch needs
@@ -135,7 +141,7 @@ def _check_ready(graph: tf.Graph, caller: str) -> None:
         )
     if graph.finalized:
         raise GraphRewriteError("the graph is finalized; modify it before tf.Graph.finalize()")
-    if _was_run(graph, state):
+    if was_run(graph, state):
         raise GraphRewriteError(
             "a session has already run this graph, and TensorFlow silently ignores edits after that: "
             f"call {caller}() before the first session.run"
@@ -169,7 +175,7 @@ def _is_updated(record: graph_state.LookupRecord, state: graph_state.GraphState)
     return False
 
 
-def _was_run(graph: tf.Graph, state: graph_state.GraphState) -> bool:
+def was_run(graph: tf.Graph, state: graph_state.GraphState) -> bool:
     """Whether an open session has taken the graph over, so that it would ignore edits."""
     if not graph_state.live_sessions(graph):
         return False
@@ -264,3 +270,52 @@ def _group(graph: tf.Graph, names: list[str], is_train: bool) -> tf.Operation:
 def _dump(graph_def: tf.compat.v1.GraphDef, name: str) -> None:
     path = tf.io.write_graph(graph_def, DUMP_DIR, name, as_text=True)
     logger.info("graph written to %s", path)
+
+
+class GraphModifierHook(tf.compat.v1.train.SessionRunHook):
+    """Rewrites the default graph before a `MonitoredTrainingSession` finalizes it, and starts its iterators.
+
+    Hooks that tell the rewrite what to move (`LookupSubgraphSlicerHook`, `OrphanLookupKeySlicerHook`) stand before it.
+
+    Args:
+        dump_graph: see `modify_graph_and_start_emb_cache`.
+        modify_graph: whether lookups are of tensors. If False they are of features, and `start_asc_pipeline` does the
+            rewrite; a graph without lookups then stays as it is.
+    """
+
+    def __init__(self, dump_graph: bool = False, modify_graph: bool = True) -> None:
+        self._dump_graph = check_bool("dump_graph", dump_graph)
+        self._modify_graph = check_bool("modify_graph", modify_graph)
+
+    def begin(self) -> None:
+        """Calls `modify_graph_and_start_emb_cache` or `start_asc_pipeline`; raises what that raises."""
+        if self._modify_graph:
+            modify_graph_and_start_emb_cache(dump_graph=self._dump_graph)
+        elif graph_state.state_of(tf.compat.v1.get_default_graph()).lookups:
+            # Imported late: it is built on this module.
+            from mx_rec.core.asc.manager import start_asc_pipeline
+
+            start_asc_pipeline()
+
+    def after_create_session(self, session: tf.compat.v1.Session, coord: Optional[tf.train.Coordinator]) -> None:
+        """Starts the rebuilt iterators, after a recovery of the session too.
+
+        An iterator with several datasets begins with that of training, or, in a graph without training lookups, with
+        that of evaluation. Left alone are iterators whose initializer is in the collection TABLE_INITIALIZERS: those
+        the session has started itself.
+        """
+        for maker in _iterator_starts(session.graph):
+            session.run(maker)
+
+
+def _iterator_starts(graph: tf.Graph) -> list[tf.Operation]:
+    """One initializer for each rebuilt iterator that nothing has started."""
+    rebuilt = set(graph.get_collection(ASCEND_CUTTING_POINT_INITIALIZER))
+    started = set(graph.get_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS))
+    makers: dict[str, list[tf.Operation]] = {}
+    for operation in graph.get_operations() if rebuilt else ():
+        if operation.type == MAKE_ITERATOR and operation in rebuilt:
+            makers.setdefault(operation.inputs[1].name, []).append(operation)
+    lookups = graph_state.state_of(graph).lookups.values()
+    place = 1 if lookups and not any(record.is_train for record in lookups) else 0
+    return [group[min(place, len(group) - 1)] for group in makers.values() if started.isdisjoint(group)]

@@ -120,6 +120,11 @@ class ShapeRules:
         """Shapes of the data inputs; only for a node whose inputs have been worked out."""
         return [self._known[source] for source in node.inputs]
 
+    def shape_of(self, ref: TensorRef) -> Dims:
+        """The shape whose Shape this tensor is; only for an input of a node whose inputs have been worked out."""
+        node = self._node(ref.node)
+        return self._known.get(node.inputs[0]) if node.op == "Shape" else None
+
     def const(self, ref: TensorRef) -> Any:
         """The value of a small constant as a numpy array, else `None`."""
         node = self._node(ref.node)
@@ -222,7 +227,15 @@ def _of_expand_dims(rules: ShapeRules, node: Node, _: int) -> Dims:
     return (*dims[:position], 1, *dims[position:])
 
 
+def _of_shape(rules: ShapeRules, node: Node, _: int) -> Dims:
+    dims = rules.input_dims(node)[0]
+    return None if dims is None else (len(dims),)
+
+
 def _of_reshape(rules: ShapeRules, node: Node, _: int) -> Dims:
+    like = rules.shape_of(node.inputs[1])
+    if like is not None:
+        return like
     target = rules.const(node.inputs[1])
     if target is None:
         return None
@@ -236,6 +249,7 @@ _RULES: dict[str, Rule] = {
     "LookupTableFindV2": _of_table_find,
     "ExpandDims": _of_expand_dims,
     "Reshape": _of_reshape,
+    "Shape": _of_shape,
     OP_UNIQUE: _of_unique,
     OP_LOOK_AHEAD: _vector,
     OP_FIND: _vector,
@@ -248,5 +262,5 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(_BROADCAST, _of_broadcast),
 }
 _READS_INPUTS = frozenset(
-    ["LookupTableFindV2", "ExpandDims", "Reshape", OP_POOL, OP_UNIQUE, *_SAME_AS_INPUT_0, *_BROADCAST]
+    ["LookupTableFindV2", "ExpandDims", "Reshape", "Shape", OP_POOL, OP_UNIQUE, *_SAME_AS_INPUT_0, *_BROADCAST]
 )

@@ -270,6 +270,32 @@ class GraphView:
         self._shape_rules = None
         self._cache.clear()
 
+    def closure(self, names: Iterable[str]) -> GraphDef:
+        """A new GraphDef of these nodes and all that they need, in graph order, with the function library.
+
+        No node of it is colocated with one that is not in it.
+        """
+        needed: set[str] = set()
+        stack = list(names)
+        while stack:
+            name = stack.pop()
+            if name not in needed:
+                needed.add(name)
+                node = self.node(name)
+                stack.extend([*(ref.node for ref in node.inputs), *node.controls])
+        result = graph_pb2.GraphDef()
+        result.versions.CopyFrom(self._graph_def.versions)
+        result.library.function.extend(self._functions.values())
+        kept = [node for node in self if node.name in needed]
+        result.node.extend([node.proto for node in kept])
+        for node, target in zip(kept, result.node):
+            if node.is_edited:
+                node.write(target)
+            places = target.attr["_class"].list.s if "_class" in target.attr else ()
+            if any(place.decode().partition("@")[2] not in needed for place in places):
+                del target.attr["_class"]
+        return result
+
     def to_graph_def(self) -> GraphDef:
         """A new GraphDef of this view. The graph that the view was made from is copied once."""
         result = graph_pb2.GraphDef()

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB, ATTR_UPDATE
 from mx_rec.core import graph_state
+from mx_rec.graph.merge_lookup import merge_for_gradients, merged_into
 from mx_rec.optimizers.parameters import LearningRate, check_learning_rate
 from mx_rec.tf_compat import set_string_attr
 from mx_rec.util.initialize import ConfigInitializer
@@ -26,8 +27,9 @@ _ADDRESS_OPS = ("MxRecFindOrInsert", "MxRecFind")
 class ByAddressOptimizer(tf.compat.v1.train.Optimizer, abc.ABC):
     """Base of the optimizers by address.
 
-    `compute_gradients(loss, local_embs)` is TensorFlow's; `apply_gradients` takes pairs of gradient
-    and addresses.
+    `compute_gradients(loss, local_embs)` is TensorFlow's; without `local_embs` it merges the lookups of each table
+    (see `mx_rec.graph.do_merge_lookup`) and takes the local embeddings of all training lookups. `apply_gradients`
+    takes pairs of gradient and addresses.
     """
 
     def __init__(self, learning_rate: LearningRate, name: str) -> None:
@@ -40,6 +42,34 @@ class ByAddressOptimizer(tf.compat.v1.train.Optimizer, abc.ABC):
             )
         super().__init__(use_locking=False, name=name)
         self._learning_rate = check_learning_rate(learning_rate)
+
+    def compute_gradients(
+        self, loss: Any, var_list: Optional[list[tf.Tensor]] = None, *args: Any, **kwargs: Any
+    ) -> list[tuple[Any, tf.Tensor]]:
+        """Gradients of `loss` by local embeddings.
+
+        Args:
+            loss: scalar.
+            var_list: local embeddings, float32 [n, dim]. By default the lookups of each table that `loss` comes from
+                are merged, and all of the collection ASCEND_SPARSE_LOOKUP_LOCAL_EMB are taken, in its order. Lookups
+                are not merged for a list, since a script that has read the collection holds the addresses of the
+                single lookups too.
+            *args: as in TensorFlow.
+            **kwargs: as in TensorFlow.
+
+        Returns:
+            Pairs (gradient, local embedding).
+
+        Raises:
+            ValueError: a local embedding of `var_list` belongs to a lookup that has been merged since.
+        """
+        if var_list is None:
+            merge_for_gradients(loss)
+            var_list = loss.graph.get_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
+        for embedding in var_list:
+            _check_not_merged(embedding, ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
+        pairs: list[tuple[Any, tf.Tensor]] = super().compute_gradients(loss, var_list, *args, **kwargs)
+        return pairs
 
     def apply_gradients(
         self,
@@ -104,18 +134,21 @@ class ByAddressOptimizer(tf.compat.v1.train.Optimizer, abc.ABC):
         Args:
             loss: scalar.
             global_step: see `apply_gradients`.
-            var_list: local embeddings to train, by default all in ASCEND_SPARSE_LOOKUP_LOCAL_EMB.
+            var_list: local embeddings to train, by default all, after a merge: see `compute_gradients`.
             gate_gradients: as in TensorFlow.
             aggregation_method: as in TensorFlow.
             colocate_gradients_with_ops: as in TensorFlow.
             name: see `apply_gradients`.
             grad_loss: gradient of `loss`, as in TensorFlow.
         """
+        if var_list is None:
+            merge_for_gradients(loss)
         embeddings = loss.graph.get_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
         addresses = loss.graph.get_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET)
         address_of = {emb.ref(): address for emb, address in zip(embeddings, addresses)}
         chosen = embeddings if var_list is None else var_list
         for emb in chosen:
+            _check_not_merged(emb, ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
             if emb.ref() not in address_of:
                 raise ValueError(f"{emb.name} is not a local embedding of a training lookup")
         gradients = self.compute_gradients(
@@ -145,6 +178,7 @@ def table_handle_of(addresses: Any) -> tf.Tensor:
     """The handle of the table that made `addresses`; ValueError if no lookup did."""
     if not isinstance(addresses, tf.Tensor):
         raise ValueError(f"addresses must be a tensor of a lookup, got {addresses!r}")
+    _check_not_merged(addresses, ASCEND_SPARSE_LOOKUP_ID_OFFSET)
     operation = addresses.op
     while operation.type == "Identity":
         operation = operation.inputs[0].op
@@ -154,6 +188,15 @@ def table_handle_of(addresses: Any) -> tf.Tensor:
             f"take them from the collection {ASCEND_SPARSE_LOOKUP_ID_OFFSET}"
         )
     return operation.inputs[0]
+
+
+def _check_not_merged(tensor: Any, collection: str) -> None:
+    into = merged_into(tensor)
+    if into is not None:
+        raise ValueError(
+            f"{tensor.name} belongs to a lookup that has been merged into {into!r}: "
+            f"read the collection {collection} again after do_merge_lookup"
+        )
 
 
 def mark_updated(handle: tf.Tensor) -> None:

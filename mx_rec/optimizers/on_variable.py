@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from mx_rec import ops
 from mx_rec.core import graph_state
+from mx_rec.graph.merge_lookup import merge_for_gradients
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.validate import check_string
 
@@ -32,7 +33,16 @@ def check_fixed_capacity(name: str) -> None:
 
 
 class DistinctRowsMixin:
-    """Sums gradients of repeated rows before a sparse update, where rows can repeat; skips padding keys."""
+    """Sums gradients of repeated rows before a sparse update, where rows can repeat; skips padding keys.
+
+    The lookups of each table are merged before gradients are built.
+    """
+
+    def compute_gradients(self, loss: Any, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """As TensorFlow's; see `mx_rec.graph.do_merge_lookup`."""
+        if isinstance(loss, tf.Tensor):
+            merge_for_gradients(loss)
+        return super().compute_gradients(loss, *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def _resource_apply_sparse_duplicate_indices(self, grad: tf.Tensor, handle: Any, indices: tf.Tensor) -> Any:
         rows, gradients = distinct_rows(indices, grad)

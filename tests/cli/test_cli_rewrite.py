@@ -13,7 +13,9 @@ from mx_rec.graph import files
 from mx_rec.graph.canonical import canonical_text
 from mx_rec.graph.files import load_graph
 from mx_rec.graph.view import GraphView
-from mx_rec.passes import PASSES, find_lookups
+from mx_rec.passes import PASSES, default_pipeline, find_lookups
+
+DEFAULT = [step.name for step in default_pipeline()]
 
 
 def moved(path) -> dict[str, bool]:
@@ -101,7 +103,7 @@ class TestOptions:
         source = write("in.pb", train_graph)
         plain = recgraph("rewrite", source, tmp_path / "out.pb").out
         timed = recgraph("rewrite", source, tmp_path / "out.pb", "--time-passes").out
-        for name in PASSES:
+        for name in DEFAULT:
             assert f"{name}: " in plain
         assert " s\n" not in plain
         assert " s\n" in timed
@@ -110,13 +112,13 @@ class TestOptions:
         ended = recgraph("rewrite", write("in.pb", train_graph), tmp_path / "out.pb", "--report", "json")
         report = json.loads(ended.out)
         assert report["modified"] is True
-        assert [step["pass"] for step in report["passes"]] == list(PASSES)
+        assert [step["pass"] for step in report["passes"]] == DEFAULT
 
     def test_dump_dir(self, recgraph, write, train_graph, tmp_path):
         dumps, out = tmp_path / "new" / "dumps", tmp_path / "out.pb"
         assert recgraph("rewrite", write("in.pb", train_graph), out, "--dump-dir", dumps).code == 0
         texts = sorted(dumps.iterdir())
-        assert len(texts) == len(PASSES) + 1
+        assert len(texts) == len(DEFAULT) + 1
         assert texts[0].read_text() == canonical_text(train_graph)
         assert texts[-1].read_text() == canonical_text(load_graph(out).graph_def)
 
@@ -135,11 +137,21 @@ class TestOptions:
         recgraph("rewrite", source, out, "--no-hot-embedding")
         assert "_op_impl_mode" not in canonical_text(load_graph(out).graph_def)
 
+    def test_no_merge(self, recgraph, write, train_graph, tmp_path):
+        arguments = (write("in.pb", train_graph), tmp_path / "out.pb", "--no-merge", "--report", "json")
+        report = json.loads(recgraph("rewrite", *arguments).out)
+        assert [step["pass"] for step in report["passes"]] == [name for name in DEFAULT if name != "merge_lookups"]
+
+    def test_adopt_orphans_runs_when_it_is_named(self, recgraph, write, refused_graph, tmp_path):
+        arguments = ("--passes", "adopt_orphans,hoist_lookups", "--report", "json")
+        report = json.loads(recgraph("rewrite", write("in.pb", refused_graph), tmp_path / "o.pb", *arguments).out)
+        assert [step["pass"] for step in report["passes"]] == ["adopt_orphans", "hoist_lookups"]
+
     def test_no_fuse(self, recgraph, write, train_graph, tmp_path):
         source, out = write("in.pb", train_graph), tmp_path / "out.pb"
         report = json.loads(recgraph("rewrite", source, out, "--no-fuse", "--report", "json").out)
         names = [step["pass"] for step in report["passes"]]
-        assert names == [name for name in PASSES if name not in ("fuse_lookups", "fuse_updates")]
+        assert names == [name for name in DEFAULT if name not in ("fuse_lookups", "fuse_updates")]
 
     def test_op_impl_mode_file(self, recgraph, write, train_graph, tmp_path):
         modes = write("op_impl_mode.ini", b"GatherV2=high_precision\n")

@@ -12,7 +12,7 @@ from training_harness import FOUR, OPTIMIZERS
 from mx_rec import ops
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
 from mx_rec.core.embedding import create_table, sparse_lookup
-from mx_rec.graph import modify_graph_and_start_emb_cache
+from mx_rec.graph import do_merge_lookup, modify_graph_and_start_emb_cache
 from mx_rec.util.initialize import get_initializer, init, terminate_config_initializer
 from mx_rec.util.variable import get_dense_and_sparse_variable
 
@@ -81,6 +81,7 @@ def _compute_and_apply(optimizer, loss, sparse):
 
 
 def _gradients_and_apply(optimizer, loss, sparse):
+    do_merge_lookup(is_train=True)  # as the other ways do by themselves
     return optimizer.apply_gradients(list(zip(tf.gradients(loss, sparse), sparse)))
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
 from mx_rec.core.embedding import create_table, sparse_lookup
-from mx_rec.graph import modify_graph_and_start_emb_cache
+from mx_rec.graph import do_merge_lookup, modify_graph_and_start_emb_cache
 from mx_rec.optimizers import lazy_adam, lazy_adam_by_addr
 from mx_rec.util.initialize import get_initializer, init, terminate_config_initializer
 
@@ -93,6 +93,18 @@ def test_a_batch_that_is_too_large_leaves_the_table_alone():
             session.run(rows, {ids: [1, 2, 3, 1]})
         content = table.export(session)
         np.testing.assert_array_equal(content.keys, [1, 2])
+
+
+def test_a_merged_lookup_has_the_sum_of_the_bounds():
+    init(use_dynamic=False, use_dynamic_expansion=True)
+    table = create_table(tf.int64, DIM, "user", tf1.ones_initializer())
+    fed = tf1.data.make_one_shot_iterator(tf.data.Dataset.from_tensors(np.arange(6)).repeat()).get_next()
+    results = [sparse_lookup(table, ids, send_count=3) for ids in (fed[:3], fed[3:])]
+    do_merge_lookup()
+    (addresses,) = tf1.get_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET)
+    assert addresses.op.get_attr("max_keys") == 6
+    with tf1.Session() as session:
+        np.testing.assert_array_equal(session.run(results), np.ones([2, 3, DIM]))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from tensorflow.core.framework import function_pb2
 from mx_rec.graph import marks
 from mx_rec.graph.attrs import (
     DT_BOOL,
+    DT_FLOAT,
     DT_INT32,
     DT_INT64,
     DT_RESOURCE,
@@ -22,18 +23,21 @@ from mx_rec.graph.attrs import (
     attr_func,
     attr_int,
     attr_strings,
+    attr_tensor,
     attr_type,
     attr_types,
 )
 from mx_rec.graph.canonical import canonical_text
 from mx_rec.graph.node import TensorRef
 from mx_rec.passes import Pass, PassFailed, PassManager, report_text
-from mx_rec.passes.find_lookups import FindLookups
+from mx_rec.passes.adopt_orphans import AdoptOrphans
+from mx_rec.passes.find_lookups import EVAL, TRAIN, FindLookups
 from mx_rec.passes.fuse_lookups import FuseLookups
 from mx_rec.passes.fuse_updates import FuseUpdates
 from mx_rec.passes.hoist_lookups import HoistLookups
 from mx_rec.passes.hot_embedding import HotEmbedding
 from mx_rec.passes.insert_collections import InsertCollections
+from mx_rec.passes.merge_lookups import MergeLookups
 from mx_rec.passes.prune import Prune
 from mx_rec.passes.swap_iterators import SwapIterators
 
@@ -455,6 +459,92 @@ def pooled() -> Any:
     return graph.graph_def()
 
 
+def several_lookups() -> Any:
+    """Three train lookups of one table on one batch, one of them without gradient, and two eval lookups."""
+    graph = LookupGraph()
+    ids, other_ids, _ = graph.batch()
+    user, item = graph.table("user"), graph.table("item")
+    graph.unary("use_first", "Relu", graph.lookup("first", user, graph.mod("mod", ids)), DT_FLOAT)
+    graph.unary("use_second", "Relu", graph.lookup("second", user, other_ids), DT_FLOAT)
+    graph.unary("stopped", "StopGradient", graph.lookup("no_gradient", user, ids), DT_FLOAT)
+    graph.unary("use_item", "Relu", graph.lookup("item_train", item, ids), DT_FLOAT)
+    graph.unary("use_eval", "Relu", graph.lookup("first_eval", user, ids, is_train=False), DT_FLOAT)
+    graph.unary("use_other", "Relu", graph.lookup("second_eval", user, other_ids, is_train=False), DT_FLOAT)
+    return graph.graph_def()
+
+
+def separate_lookups() -> Any:
+    """Two pairs that can be merged, and lookups of the same table that cannot be with them, each for its reason."""
+    graph = LookupGraph()
+    iterator = graph.iterator("iterator", graph.dataset())
+    table = graph.table()
+    batches = [graph.get_next(name, iterator) for name in ("batch_a", "batch_b")]
+    for batch, (ids, other_ids, _) in zip("ab", batches):
+        graph.lookup(f"{batch}_ids", table, ids)
+        graph.lookup(f"{batch}_other", table, other_ids)
+    (ids, other_ids, _), (ids_b, _, _) = batches
+    graph.lookup("two_batches", table, graph.binary("sum", "AddV2", ids, ids_b))
+    fed = graph.add("fed", "Placeholder", (), {"dtype": attr_type(DT_INT64), "shape": graph_shape([2, 3])})
+    graph.lookup("placeholder", table, fed)
+    graph.lookup("constant", table, graph.const("constants", [1, 2]))
+    result = graph.lookup("trained", table, ids)
+    graph.update("mx_rec/user/trained", graph.unary("grad", "Neg", result, DT_FLOAT))
+    graph.lookup("waited_for", table, other_ids)
+    graph.add("after", "NoOp", (), controls=["mx_rec/user/waited_for/local_emb"])
+    graph.lookup("other_default", table, ids)
+    graph_def = graph.graph_def()
+    for node in graph_def.node:
+        if node.name == "mx_rec/user/other_default/default_row":
+            node.attr["value"].CopyFrom(attr_tensor([1.0] * 4, DT_FLOAT))
+    return graph_def
+
+
+def partly_fed_ids() -> Any:
+    """The ids are hashed and then added to fed ones: the hash could move, the lookup cannot."""
+    graph = LookupGraph()
+    ids, other_ids, _ = graph.batch()
+    fed = graph.add("fed", "Placeholder", (), {"dtype": attr_type(DT_INT64), "shape": graph_shape([2])})
+    table = graph.table()
+    graph.lookup("stays", table, graph.binary("sum", "AddV2", graph.mod("hash", other_ids), fed))
+    graph.lookup("moves", table, graph.mod("mod", ids))
+    return graph.graph_def()
+
+
+def with_orphans() -> Any:
+    """Ids from constants on both sides, beside lookups of two iterators."""
+    graph = LookupGraph()
+    train_ids = graph.get_next("train_batch", graph.iterator("train", graph.dataset("train_data")))[0]
+    eval_ids = graph.get_next("eval_batch", graph.iterator("eval", graph.dataset("eval_data", seed=1)))[0]
+    user, item = graph.table("user"), graph.table("item")
+    graph.lookup("user_train", user, train_ids)
+    graph.lookup("user_eval", user, eval_ids, is_train=False)
+    for side in ("train", "eval"):
+        parts = [graph.const(f"{side}/x", [1, 2, 3]), graph.const(f"{side}/y", 4)]
+        constant = graph.binary(f"{side}/sum", "AddV2", *parts)
+        graph.lookup(f"orphan_{side}", item, constant, is_train=side == "train")
+    return graph.graph_def()
+
+
+def orphans_that_stay() -> Any:
+    """Ids that come from no batch and may not move, and an eval lookup without an iterator of its side."""
+    graph = LookupGraph()
+    table = graph.table()
+    graph.lookup("train", table, graph.batch()[0])
+    fed = graph.add("fed", "Placeholder", (), {"dtype": attr_type(DT_INT64), "shape": graph_shape([2])})
+    graph.lookup("placeholder", table, fed)
+    variable = graph.add("offset", "VarHandleOp", (), {"dtype": attr_type(DT_INT64), "shape": graph_shape([])})
+    graph.lookup("variable", table, graph.add("read", "ReadVariableOp", [variable], {"dtype": attr_type(DT_INT64)}))
+    bounds = [graph.const("shape", [2]), graph.const("low", 0), graph.const("high", 9)]
+    types = {"Tout": attr_type(DT_INT64), "T": attr_type(DT_INT64)}
+    graph.lookup("random", table, graph.add("noise", "RandomUniformInt", bounds, types))
+    graph.lookup("eval", table, graph.const("ids", [1, 2]), is_train=False)
+    return graph.graph_def()
+
+
+def merged() -> tuple[Pass, ...]:
+    return (MergeLookups((TRAIN, EVAL)),)
+
+
 def swapped() -> tuple[Pass, ...]:
     return (HoistLookups(), SwapIterators())
 
@@ -464,6 +554,13 @@ CASES = [
     GoldenCase("pooled", FindLookups(), pooled),
     GoldenCase("no_match", FindLookups(), plain_tensorflow),
     GoldenCase("error", FindLookups(), broken),
+    GoldenCase("positive", AdoptOrphans(), with_orphans),
+    GoldenCase("no_match", AdoptOrphans(), train_and_eval),
+    GoldenCase("refused", AdoptOrphans(), orphans_that_stay),
+    GoldenCase("positive", MergeLookups((TRAIN, EVAL)), several_lookups),
+    GoldenCase("eval_side", MergeLookups(), several_lookups),
+    GoldenCase("no_match", MergeLookups((TRAIN, EVAL)), train_and_eval),
+    GoldenCase("refused", MergeLookups((TRAIN, EVAL)), separate_lookups),
     GoldenCase("positive", InsertCollections(), train_and_eval),
     GoldenCase("keeps_other_collections", InsertCollections(), already_marked),
     GoldenCase("pooled", InsertCollections(), pooled),
@@ -477,6 +574,9 @@ CASES = [
     GoldenCase("shared_tensors", HoistLookups(), shared_tensors),
     GoldenCase("fused", HoistLookups(fuse=True), training),
     GoldenCase("pooled", HoistLookups(), pooled),
+    GoldenCase("merged", HoistLookups(fuse=True), several_lookups, merged()),
+    GoldenCase("orphans", HoistLookups(), with_orphans, (AdoptOrphans(),)),
+    GoldenCase("op_types", HoistLookups(op_types=("FloorMod",)), partly_fed_ids),
     GoldenCase("no_match", HoistLookups(), plain_tensorflow),
     GoldenCase("refused", HoistLookups(), unmovable),
     GoldenCase("feedable", HoistLookups(), feedable),
@@ -517,6 +617,7 @@ CASES = [
     GoldenCase("one_shot", Prune(), one_shot, swapped()),
     GoldenCase("shared_tensors", Prune(), shared_tensors, swapped()),
     GoldenCase("feedable", Prune(), feedable, swapped()),
+    GoldenCase("merged", Prune(), several_lookups, (*merged(), *swapped(), FuseLookups())),
     GoldenCase("fused", Prune(), training, (*swapped(), FuseLookups(), FuseUpdates())),
     GoldenCase("keep", Prune(frozenset({"batch", "mod"})), one_lookup, swapped()),
     GoldenCase("no_match", Prune(), one_lookup),

@@ -26,6 +26,8 @@ each_succeeding_case = pytest.mark.parametrize(
 def test_order_of_the_pipeline() -> None:
     assert list(PASSES) == [
         "find_lookups",
+        "adopt_orphans",
+        "merge_lookups",
         "insert_collections",
         "hoist_lookups",
         "swap_iterators",
@@ -34,11 +36,13 @@ def test_order_of_the_pipeline() -> None:
         "hot_embedding",
         "prune",
     ]
-    assert [step.name for step in default_pipeline()] == list(PASSES)
+    every = PipelineOptions(adopt_orphans=True)
+    assert [step.name for step in default_pipeline(every)] == list(PASSES)
+    assert [step.name for step in default_pipeline()] == [name for name in PASSES if name != "adopt_orphans"]
 
 
 def test_pipeline_options_leave_passes_out() -> None:
-    steps = default_pipeline(PipelineOptions(fuse=False, hot_embedding=False, prune=False))
+    steps = default_pipeline(PipelineOptions(merge=False, fuse=False, hot_embedding=False, prune=False))
     assert [step.name for step in steps] == ["find_lookups", "insert_collections", "hoist_lookups", "swap_iterators"]
     assert not steps[2].fuse
 
