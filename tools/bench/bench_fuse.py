@@ -1,10 +1,10 @@
 """A training step over many tables of equal dim: fused, not fused, and not rewritten, interleaved in one process.
 
-26 tables (as many as the Criteo data have) of 100,000 keys, ids uniform over all keys, which are there before the
-timing begins. A step draws a batch, looks it up in every table, runs a dense layer, differentiates, and updates the
+26 tables (as many as the Criteo data have) of 100,000 keys, ids uniform or Zipf over all keys, which are there before
+the timing begins. A step draws a batch, looks it up in every table, runs a dense layer, differentiates, and updates the
 tables by LazyAdam.
 
-    bench_fuse.py [--batches 256,2048] [--tables 26] [--dim 16] [--rounds 9] [--calls 20] [--cpu]
+    bench_fuse.py [--batches 256,2048] [--kinds uniform,zipf] [--tables 26] [--dim 16] [--rounds 9] [--calls 20] [--cpu]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Optional
 
 import numpy as np
 import tensorflow as tf
-from harness import environment, interleave, scrambled, table
+from harness import environment, id_batches, interleave, scrambled, table
 
 from mx_rec import ops
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
@@ -50,15 +50,15 @@ class Candidate:
     step: Callable[[], object]
 
 
-def _batches(tables: int, batch: int) -> np.ndarray:
-    rows = np.random.RandomState(0).randint(0, KEYS, (DIFFERENT_BATCHES, batch, tables))
-    return scrambled(rows.ravel()).reshape(rows.shape)
+def _batches(kind: str, tables: int, batch: int) -> np.ndarray:
+    rows = id_batches(kind, KEYS, 1, DIFFERENT_BATCHES * batch * tables)[0]
+    return scrambled(rows).reshape(DIFFERENT_BATCHES, batch, tables)
 
 
-def _build(options: Optional[PipelineOptions], tables: int, batch: int, dim: int) -> Candidate:
+def _build(options: Optional[PipelineOptions], kind: str, tables: int, batch: int, dim: int) -> Candidate:
     with tf.Graph().as_default() as graph:
         labels = np.random.RandomState(1).rand(DIFFERENT_BATCHES, batch).astype(np.float32)
-        data = tf.data.Dataset.from_tensor_slices((_batches(tables, batch), labels)).repeat()
+        data = tf.data.Dataset.from_tensor_slices((_batches(kind, tables, batch), labels)).repeat()
         iterator = tf1.data.make_initializable_iterator(data.prefetch(PREFETCH))
         ids, label = iterator.get_next()
         stores = [
@@ -109,6 +109,7 @@ def _cpu_ms(candidate: Candidate, calls: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", default="256,2048")
+    parser.add_argument("--kinds", default="uniform,zipf")
     parser.add_argument("--tables", type=int, default=26)
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=9)
@@ -117,11 +118,12 @@ def main() -> None:
     args = parser.parse_args()
     print(environment() + "\n")
     init(use_dynamic_expansion=True)
-    for batch in map(int, args.batches.split(",")):
-        candidates = {name: _build(opts, args.tables, batch, args.dim) for name, opts in CANDIDATES.items()}
+    works = [(kind, int(batch)) for kind in args.kinds.split(",") for batch in args.batches.split(",")]
+    for kind, batch in works:
+        candidates = {name: _build(opts, kind, args.tables, batch, args.dim) for name, opts in CANDIDATES.items()}
         runners = {name: lambda _, step=candidate.step: step() for name, candidate in candidates.items()}
         times = interleave(runners, args.rounds, args.calls, warmup=50)
-        title = f"training step, {args.tables} tables x batch {batch:,}, dim {args.dim}, uniform ids"
+        title = f"training step, {args.tables} tables x batch {batch:,}, dim {args.dim}, {kind} ids"
         print(table(title, times, FUSED, unit_items=args.tables * batch), flush=True)
         for name, candidate in candidates.items() if args.cpu else ():
             print(f"{name}: {_cpu_ms(candidate, 10 * args.calls)}")
