@@ -209,7 +209,7 @@ def _lookup(view: GraphView, find: Node) -> Lookup:
         iterator=iterator.node if iterator else None,
         iterator_kind=iterator.kind if iterator else "",
         initializers=_initializers(view, iterator),
-        is_trained=find.op == OP_FIND_OR_INSERT and not _is_stopped(view, [*restores, *_pools(view, gather)]),
+        is_trained=find.op == OP_FIND_OR_INSERT and not _is_stopped(view, [*restores, *pools(view, gather)]),
         is_moved=keys.op == GET_NEXT,
         obstacle=obstacle,
     )
@@ -243,7 +243,7 @@ def _variable_gather(view: GraphView, offsets: Node) -> Node | None:
         node = pending.pop()
         if node.op in ("ResourceGather", "SelectV2"):
             last = node
-            if any(_restores(view, TensorRef(node.name, 0))) or _pools(view, node):
+            if any(_restores(view, TensorRef(node.name, 0))) or pools(view, node):
                 return node
         for use in view.consumers(TensorRef(node.name, 0)):
             reader = view.node(use.node)
@@ -300,7 +300,7 @@ def _restores(view: GraphView, embedding: TensorRef) -> Iterator[str]:
             yield use.node
 
 
-def _pools(view: GraphView, gather: Node | None) -> list[str]:
+def pools(view: GraphView, gather: Node | None) -> list[str]:
     """The nodes that pool the rows of a local embedding."""
     uses = () if gather is None else view.consumers(TensorRef(gather.name, 0))
     return [use.node for use in uses if use.index == 0 and view.node(use.node).op == OP_POOL]

@@ -29,11 +29,11 @@ from mx_rec.graph.attrs import (
 from mx_rec.graph.edits import EditSet
 from mx_rec.graph.iterators import Obstacle
 from mx_rec.graph.node import Node, TensorRef
-from mx_rec.graph.op_signatures import OP_FIND_OR_INSERT, OP_POOL, OP_UNIQUE
+from mx_rec.graph.op_signatures import OP_FIND_OR_INSERT, OP_UNIQUE
 from mx_rec.graph.slices import slice_analysis
 from mx_rec.graph.view import CONTROL, GraphView
 from mx_rec.passes.base import Pass, PassOutcome, Refusal
-from mx_rec.passes.find_lookups import EVAL, TRAIN, Lookup, find_lookups
+from mx_rec.passes.find_lookups import EVAL, TRAIN, Lookup, find_lookups, pools
 
 _KEYS, _RESTORE, _COUNTS = range(3)  # outputs of MxRecUnique
 _HINTS_INPUT, _COUNTS_INPUT = 2, 3  # of MxRecFindOrInsert
@@ -82,6 +82,8 @@ class MergeLookups(Pass):
     of all ids together. What leads from the find to the local embedding is copied from the first lookup. The nodes
     of the single lookups stay until `prune`; those of a live graph stay, and a find among them, if fetched, runs the
     merged find first and counts nothing of its own.
+
+    Pooled lookups, whose rows are summed up and not spread, are left alone.
 
     A run that reads one result now needs the ids of all lookups that were merged, and in training inserts and counts
     them.
@@ -138,7 +140,12 @@ def tied_lookups(view: GraphView, side: str) -> list[Refusal]:
 
 def merged_names(view: GraphView, lookup: Lookup) -> tuple[str, ...]:
     """The calls of `sparse_lookup` that a lookup stands for."""
-    return view.node(lookup.find_node).strings_attr(marks.MERGED_LOOKUPS) or (lookup.name,)
+    for name in (lookup.find_node, lookup.offset_node):  # of a fused lookup the second one is the find
+        node = view.get(name)
+        names = () if node is None else node.strings_attr(marks.MERGED_LOOKUPS)
+        if names:
+            return names
+    return (lookup.name,)
 
 
 def _by_table(
@@ -147,6 +154,8 @@ def _by_table(
     found: dict[tuple[str, str], list[Lookup]] = {}
     for lookup in find_lookups(view):
         is_wanted = not names or names.issuperset(merged_names(view, lookup))
+        if pools(view, view.get(lookup.gather_node or "")):
+            continue
         if lookup.side in sides and lookup.unique_node is not None and is_wanted:
             found.setdefault((lookup.table_node, lookup.side), []).append(lookup)
     return found
@@ -269,8 +278,6 @@ def _outside(view: GraphView, lookup: Lookup, unique: Node, chain: Sequence[Node
                 continue
             if edge.output == CONTROL:
                 return Obstacle(reader.name, f"waits for {node.name!r}")
-            if reader.op == OP_POOL:
-                return Obstacle(reader.name, f"pools the rows of {node.name!r}; pooled lookups are not merged")
             return Obstacle(reader.name, f"reads {node.name!r}, as gradients do; lookups are merged before those")
     return None
 

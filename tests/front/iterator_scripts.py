@@ -17,6 +17,7 @@ from mx_rec.graph import modify_graph_and_start_emb_cache
 from mx_rec.graph.view import GraphView
 from mx_rec.optimizers import gradient_descent_by_addr, lazy_adam
 from mx_rec.passes import find_lookups
+from mx_rec.passes.merge_lookups import merged_names
 from mx_rec.util.initialize import init, terminate_config_initializer
 from mx_rec.util.variable import get_dense_and_sparse_variable
 
@@ -668,15 +669,16 @@ def run(
             refusals = [
                 str(refusal) for report in reports if report.name == "hoist_lookups" for refusal in report.refusals
             ]
-        lookups = find_lookups(GraphView(graph.as_graph_def()))
+        view = GraphView(graph.as_graph_def())
+        lookups = [(name, lookup) for lookup in find_lookups(view) for name in merged_names(view, lookup)]
         values, contents = run_session(script)
         assert [table.memory() for table in script.tables] == [None, None]  # nothing holds on to a closed session
     return Outcome(
         values,
         contents,
         [refusal for refusal in refusals if _OF_THE_SCRIPT.search(refusal)],
-        {lookup.name for lookup in lookups if _OF_THE_SCRIPT.match(f"lookup '{lookup.name}'")},
-        {lookup.name for lookup in lookups if lookup.is_moved},
+        {name for name, _ in lookups if _OF_THE_SCRIPT.match(f"lookup '{name}'")},
+        {name for name, lookup in lookups if lookup.is_moved},
     )
 
 
