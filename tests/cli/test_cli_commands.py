@@ -12,7 +12,7 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 from mx_rec.cli import app
-from mx_rec.passes import PASSES
+from mx_rec.passes import PASSES, PIPELINE
 
 COMMANDS = ("rewrite", "inspect", "diff", "passes")
 
@@ -69,12 +69,18 @@ class TestDiff:
 class TestPasses:
     def test_lists_the_pipeline(self, recgraph):
         lines = recgraph("passes").out.splitlines()
-        assert [line.split()[1] for line in lines] == list(PASSES)
+        assert [line.split()[1] for line in lines[::2]] == list(PASSES)
+
+    def test_says_why_in_that_order(self, recgraph):
+        lines = recgraph("passes").out.splitlines()
+        assert [line.strip() for line in lines[1::2]] == [stage.reason for stage in PIPELINE]
+        assert all(stage.reason for stage in PIPELINE)
 
     def test_explains(self, recgraph):
         ended = recgraph("passes", "prune", "hoist_lookups")
         assert ended.code == 0
         assert "Before::" in ended.out
+        assert f"Place: 8 of {len(PIPELINE)}, last: " in ended.out
 
     def test_unknown(self, recgraph):
         ended = recgraph("passes", "nosuch")
