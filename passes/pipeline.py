@@ -16,6 +16,7 @@ from mx_rec.passes.insert_collections import InsertCollections
 from mx_rec.passes.prune import Prune
 from mx_rec.passes.swap_iterators import SwapIterators
 
+
 @dataclass(frozen=True)
 class PipelineOptions:
     """Options of the whole rewrite.

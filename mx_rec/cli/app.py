@@ -13,7 +13,9 @@ from mx_rec.cli.console import ExitCode, examples, one_line
 from mx_rec.cli.diff import diff_command
 from mx_rec.cli.inspect import inspect_command
 from mx_rec.cli.passes import passes_command
+from mx_rec.cli.plot import plot_command
 from mx_rec.cli.rewrite import rewrite_command
+from mx_rec.cli.verify import verify_command
 from mx_rec.errors import GraphFileError, GraphRewriteError
 
 
@@ -46,6 +48,8 @@ recgraph.add_command(rewrite_command)
 recgraph.add_command(inspect_command)
 recgraph.add_command(diff_command)
 recgraph.add_command(passes_command)
+recgraph.add_command(plot_command)
+recgraph.add_command(verify_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
