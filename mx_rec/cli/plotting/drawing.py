@@ -226,7 +226,7 @@ class _Panel:
 
     def _row(self, row: Row, top: int, *, has_dataset: bool) -> None:
         tip = f"{row.name}\n{_SIDE_WORDS.get(row.side, '')}"
-        add_text(self._root, _NAMES.x, top + 15, shortened(row.name, 24), "", tip)
+        add_text(self._root, _NAMES.x, top + 15, shortened(row.name, 22), "", tip)
         is_moved = row.state == MOVED
         ids, keys = (_IDS_AHEAD, _KEYS_AHEAD) if is_moved else (_IDS, _KEYS)
         right = _DATASET.right if has_dataset else 0

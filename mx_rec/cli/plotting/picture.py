@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 from mx_rec.constants.constants import ATTR_PASS
 from mx_rec.graph.iterators import iterator_info
 from mx_rec.graph.node import Node, TensorRef
-from mx_rec.graph.op_signatures import OP_LOOK_AHEAD, OP_LOOK_UP_MANY, OP_PREPARE_MANY, OP_UNIQUE
+from mx_rec.graph.op_signatures import OP_LOOK_AHEAD, OP_LOOK_UP_MANY, OP_PREPARE_MANY
 from mx_rec.graph.slices import slice_analysis
 from mx_rec.passes import find_lookups
+from mx_rec.passes.find_lookups import TRAIN
 
 if TYPE_CHECKING:
     from mx_rec.graph.view import GraphView
@@ -112,7 +113,8 @@ class Picture:
         hidden_groups: how many more there are.
         hidden_lookups: how many lookups those have.
         counts: lookups by state.
-        other_ops: ops of the graph that belong to neither the input pipeline nor a lookup that is shown.
+        other_ops: ops that belong neither to the input pipeline nor to a lookup. What leads from a batch to the ids
+            of a lookup that has no row of its own is among them.
         updates: the updates of tables, by rule.
     """
 
@@ -155,9 +157,10 @@ def picture_of(view: GraphView, title: str) -> Picture:
         place = places[lookup.find_node]  # within an op that does several
         places[lookup.find_node] += 1
         members.setdefault(_key(view, lookup), []).append((place, lookup))
-    shown = dict(list(members.items())[:MAX_GROUPS])
+    ordered = sorted(members, key=lambda key: (key.side != TRAIN, key.state == STAYS))
+    shown = {key: members[key] for key in ordered[:MAX_GROUPS]}
     quotas = _quotas([len(lookups) for lookups in shown.values()], MAX_ROWS)
-    accounted: set[str] = set()
+    accounted = {name for lookups in members.values() for _, lookup in lookups for name in lookup.restore_gathers}
     groups = [_group(view, key, lookups, quota, accounted) for (key, lookups), quota in zip(shown.items(), quotas)]
     rest = [lookups for key, lookups in members.items() if key not in shown]
     return Picture(
@@ -217,8 +220,6 @@ def _row(view: GraphView, lookup: Lookup, place: int, accounted: set[str]) -> Ro
     ahead = _ahead_of_step(view, keys) if lookup.is_moved else None
     before = ahead or _in_step(view, lookup, keys)
     accounted.update(before.nodes)
-    accounted.update(name for name in (lookup.unique_node, lookup.entrance, lookup.gather_node) if name)
-    accounted.update((lookup.find_node, lookup.offset_node, *lookup.restore_gathers))
     kinds = before.kinds.most_common()
     named = ", ".join(f"{count} {op}" for op, count in kinds[:_KINDS_SHOWN])
     return Row(
@@ -251,7 +252,7 @@ def _ahead_of_step(view: GraphView, keys: TensorRef) -> Optional[_Preparation]:
     get_next = view.node(keys.node)
     for function in _functions_of(view, get_next):
         outputs = [function.ret[arg.name] for arg in function.signature.output_arg]
-        if keys.index < len(outputs) and any(n.op in (OP_LOOK_AHEAD, OP_PREPARE_MANY) for n in function.node_def):
+        if keys.index < len(outputs) and _prepares(function):
             return _walk_body(function, outputs[keys.index])
     return None
 
@@ -290,9 +291,19 @@ def _functions_of(view: GraphView, get_next: Node) -> Iterator[Any]:
             continue
         yield function
         for node in reversed(function.node_def):  # a one-shot iterator: the pipeline is in a function itself
-            inner = view.function(node.attr["f"].func.name) if "f" in node.attr else None
+            inner = _called(view, node)
             if inner is not None:
                 yield inner
+
+
+def _called(view: GraphView, node: Any) -> Optional[Any]:
+    """The function that a dataset in a function body calls."""
+    return view.function(node.attr["f"].func.name) if "f" in node.attr else None
+
+
+def _prepares(function: Optional[Any]) -> bool:
+    """Whether it is a function that the rewrite made, for the keys of lookups."""
+    return function is not None and any(node.op in (OP_LOOK_AHEAD, OP_PREPARE_MANY) for node in function.node_def)
 
 
 def _datasets(view: GraphView, iterator: str) -> Iterable[Node]:
@@ -316,8 +327,9 @@ def _input_pipeline(view: GraphView, batch: str) -> tuple[str, tuple[str, ...]]:
     datasets = [node.op for node in _datasets(view, iterator.name) if not node.str_attr(ATTR_PASS)]
     factory = view.function(iterator.func_attr("dataset_factory"))
     if factory is not None:
-        nodes = (node for node in reversed(factory.node_def) if _is_dataset(node.op))
-        datasets = [node.op for node in nodes if ATTR_PASS not in node.attr]
+        nodes = [node for node in reversed(factory.node_def) if _is_dataset(node.op)]
+        added = [index for index, node in enumerate(nodes) if _prepares(_called(view, node))]
+        datasets = [node.op for node in nodes[added[0] + 1 if added else 0 :]]
     return f"{iterator.name} ({info.kind})", tuple(map(_short_dataset, datasets))
 
 
@@ -335,8 +347,8 @@ def _short_dataset(op: str) -> str:
 
 
 def _is_background(node: Node) -> bool:
-    """Constants, and what belongs to the input pipeline or makes a table."""
-    return node.op == "Const" or _is_dataset(node.op) or "Iterator" in node.op or node.op in (OP_UNIQUE, "MxRecTable")
+    """Ops of lookups and updates, constants and the like, and what belongs to the input pipeline."""
+    return not _is_work(node.op) or _is_dataset(node.op) or "Iterator" in node.op
 
 
 def _updates(view: GraphView) -> Iterator[Update]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mx_rec.graph.view import GraphView
 
 _DEFAULT_NAMES = ("loss", "losses", "total_loss", "train_op", "train")  # of collections in any case, and of nodes
+_HINTS_INPUT = 2  # of MxRecFind and MxRecFindOrInsert
 _NOT_FETCHED = ("resource", "variant")
 
 
@@ -73,8 +74,11 @@ def choose_fetches(sides: tuple[Side, Side], names: Sequence[str]) -> list[Fetch
                 "no fetch was given, and the graphs have no collection or node named "
                 f"{', '.join(_DEFAULT_NAMES)}: name the loss and the train op with --fetch"
             )
-    fetches = (_fetch(sides, member) for name in names for member in _members(sides, name))
-    return list({fetch.targets: fetch for fetch in fetches}.values())
+    fetches: dict[tuple[str, str], Fetch] = {}
+    for member in (member for name in names for member in _members(sides, name)):
+        fetch = _fetch(sides, member)
+        fetches.setdefault(fetch.targets, fetch)
+    return list(fetches.values())
 
 
 def resolve_nodes(side: Side, option: str, names: Iterable[str]) -> list[str]:
@@ -165,13 +169,15 @@ def _present(view: GraphView, ref: TensorRef) -> Optional[TensorRef]:
 def _stand_in(view: GraphView, other: GraphView, ref: TensorRef) -> Optional[TensorRef]:
     """What replaced a tensor of the other graph: what its readers read here, else what a fused op gives for it."""
     from mx_rec.graph.node import TensorRef
-    from mx_rec.graph.op_signatures import OP_FORWARD
+    from mx_rec.graph.op_signatures import OP_FIND, OP_FIND_OR_INSERT, OP_FORWARD
 
     if ref.node not in other:
         return None
     read_here = set()
     for use in other.consumers(ref):
         reader = view.get(use.node)
+        if use.index >= _HINTS_INPUT and other.node(use.node).op in (OP_FIND, OP_FIND_OR_INSERT):
+            continue  # hints and counts are not replaced by their equals
         if reader is not None and reader.op == other.node(use.node).op and use.index < len(reader.inputs):
             read_here.add(reader.inputs[use.index])
     if len(read_here) == 1:

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 _REFERENCE_VARIABLES = ("VariableV2", "Variable")
-_NOISE = re.compile(r"\[\[.*?\]\]|\(0\) \w+: |\d+ root error\(s\) found\.")
+_NODE = re.compile(r"\{\{node (?P<name>[^}]+)\}\}")
+_NOISE = re.compile(r"\[\[.*?\]\]|\{\{.*?\}\}|^\s*\(\d\) \w+: ")
+_AFTER_TRACEBACK = "\nNode: '"
+_HEADINGS = ("Graph execution error:", "Node: '", "Detected at node", "Original stack trace")
 
 
 @dataclass(frozen=True)
@@ -217,12 +220,24 @@ class GraphRun:
         except tf.errors.DeadlineExceededError as error:
             raise GraphFailed(f"{self.side}: {what} took more than {self._options.timeout} s (--timeout)") from error
         except tf.errors.OpError as error:
-            node = "" if error.op is None else f" at node '{error.op.name}'"
-            raise GraphFailed(f"{self.side}: {what} failed{node}: {_reason(error.message)}") from error
+            node = _failed_node(error)
+            place = f" at node '{node}'" if node else ""
+            raise GraphFailed(f"{self.side}: {what} failed{place}: {_reason(error.message)}") from error
+
+
+def _failed_node(error: tf.errors.OpError) -> str:
+    """The node that failed, as far as TensorFlow says; that of a function too."""
+    if error.op is not None:
+        return str(error.op.name)
+    match = _NODE.search(error.message)
+    return match["name"] if match else ""
 
 
 def _reason(message: str) -> str:
-    """The part of an error's message that says what is wrong."""
-    text = _NOISE.sub("", message.partition("\nDetected at")[0])
-    lines = [line.strip() for line in text.splitlines()]
-    return " ".join(line for line in lines if line and line != "Graph execution error:")
+    """The part of an error's message that says what is wrong, in one line.
+
+    TensorFlow writes where the node was made before it and which nodes were running after it.
+    """
+    text = message[message.rfind(_AFTER_TRACEBACK) :] if _AFTER_TRACEBACK in message else message
+    lines = (_NOISE.sub("", line).strip() for line in text.splitlines())
+    return " ".join(line for line in lines if line and not line.startswith(_HEADINGS))
