@@ -14,7 +14,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from mx_rec.cli import app
 from mx_rec.passes import PASSES, PIPELINE
 
-COMMANDS = ("rewrite", "inspect", "diff", "passes")
+COMMANDS = ("rewrite", "inspect", "diff", "plot", "verify", "passes")
 
 
 class TestInspect:
@@ -112,11 +112,18 @@ class TestHelp:
         assert recgraph("--version").code == 0
 
 
-@pytest.mark.parametrize("command", ["rewrite", "inspect", "diff"])
+@pytest.mark.parametrize("command", ["rewrite", "inspect", "diff", "plot", "verify"])
 class TestBadFiles:
     def run(self, recgraph, command, path):
         out = path.parent / "out.pb"
-        arguments = {"rewrite": (path, out), "inspect": (path,), "diff": (path, path)}
+        picture = path.parent / "out.svg"
+        arguments = {
+            "rewrite": (path, out),
+            "inspect": (path,),
+            "diff": (path, path),
+            "plot": (path, picture, "--rewritten"),
+            "verify": (path, path),
+        }
         before = sorted(os.listdir(path.parent))
         ended = recgraph(command, *arguments[command])
         assert ended.code == 2

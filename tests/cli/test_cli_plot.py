@@ -79,6 +79,12 @@ class TestPicture:
         # The FloorMod that leads to the ids is part of the lookup.
         assert picture_of(GraphView(train_graph), "g").other_ops == plain.other_ops - 1
 
+    def test_what_a_rewrite_left_behind_belongs_to_no_step(self, train_graph):
+        options = PipelineOptions(keep=frozenset({"mx_rec/movie/lookup_train/ids"}))
+        kept = PassManager(default_pipeline(options)).run(train_graph).graph_def
+        assert "movie_ids" in {node.name for node in kept.node}
+        assert picture_of(GraphView(kept), "g").other_ops == picture_of(rewritten(train_graph), "g").other_ops
+
     def test_rows_are_bounded_and_the_rest_counted(self):
         graph_def = many_lookups(400)
         before, after = picture_of(GraphView(graph_def), "g"), picture_of(rewritten(graph_def), "g")

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from mx_rec.constants.constants import ATTR_PASS
+from mx_rec.graph.edits import RemoveNode
 from mx_rec.graph.iterators import iterator_info
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.op_signatures import OP_LOOK_AHEAD, OP_LOOK_UP_MANY, OP_PREPARE_MANY
 from mx_rec.graph.slices import slice_analysis
 from mx_rec.passes import find_lookups
 from mx_rec.passes.find_lookups import TRAIN
+from mx_rec.passes.prune import Prune
 
 if TYPE_CHECKING:
     from mx_rec.graph.view import GraphView
@@ -160,7 +162,9 @@ def picture_of(view: GraphView, title: str) -> Picture:
     ordered = sorted(members, key=lambda key: (key.side != TRAIN, key.state == STAYS))
     shown = {key: members[key] for key in ordered[:MAX_GROUPS]}
     quotas = _quotas([len(lookups) for lookups in shown.values()], MAX_ROWS)
-    accounted = {name for lookups in members.values() for _, lookup in lookups for name in lookup.restore_gathers}
+    # Originals that a rewrite left for the sake of collections belong to no step.
+    accounted = {edit.node for edit in Prune().run(view).edits if isinstance(edit, RemoveNode)}
+    accounted.update(name for lookups in members.values() for _, lookup in lookups for name in lookup.restore_gathers)
     groups = [_group(view, key, lookups, quota, accounted) for (key, lookups), quota in zip(shown.items(), quotas)]
     rest = [lookups for key, lookups in members.items() if key not in shown]
     return Picture(
