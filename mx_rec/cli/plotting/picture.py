@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from mx_rec.constants.constants import ATTR_PASS
+from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ENTRANCE, ATTR_COLLECTIONS, ATTR_PASS
 from mx_rec.graph.edits import RemoveNode
-from mx_rec.graph.iterators import iterator_info
+from mx_rec.graph.iterators import GET_NEXT, iterator_info
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.op_signatures import OP_LOOK_AHEAD, OP_LOOK_UP_MANY, OP_PREPARE_MANY
 from mx_rec.graph.slices import slice_analysis
@@ -162,8 +162,7 @@ def picture_of(view: GraphView, title: str) -> Picture:
     ordered = sorted(members, key=lambda key: (key.side != TRAIN, key.state == STAYS))
     shown = {key: members[key] for key in ordered[:MAX_GROUPS]}
     quotas = _quotas([len(lookups) for lookups in shown.values()], MAX_ROWS)
-    # Originals that a rewrite left for the sake of collections belong to no step.
-    accounted = {edit.node for edit in Prune().run(view).edits if isinstance(edit, RemoveNode)}
+    accounted = _left_behind(view)
     accounted.update(name for lookups in members.values() for _, lookup in lookups for name in lookup.restore_gathers)
     groups = [_group(view, key, lookups, quota, accounted) for (key, lookups), quota in zip(shown.items(), quotas)]
     rest = [lookups for key, lookups in members.items() if key not in shown]
@@ -335,6 +334,24 @@ def _input_pipeline(view: GraphView, batch: str) -> tuple[str, tuple[str, ...]]:
         added = [index for index, node in enumerate(nodes) if _prepares(_called(view, node))]
         datasets = [node.op for node in nodes[added[0] + 1 if added else 0 :]]
     return f"{iterator.name} ({info.kind})", tuple(map(_short_dataset, datasets))
+
+
+def _left_behind(view: GraphView) -> set[str]:
+    """Originals that a rewrite left for the sake of collections; no step runs them.
+
+    They are what `prune` would remove, and what leads to the ids of moved lookups alone.
+    """
+    left = {edit.node for edit in Prune().run(view).edits if isinstance(edit, RemoveNode)}
+    stack = [node for node in view if ASCEND_SPARSE_LOOKUP_ENTRANCE in node.strings_attr(ATTR_COLLECTIONS)]
+    while stack:
+        node = stack.pop()
+        if node.name in left or node.op == GET_NEXT:
+            continue
+        if not all(edge.consumer in left for edge in view.edges(node.name)):
+            continue
+        left.add(node.name)
+        stack.extend(view.node(name) for name in {*(ref.node for ref in node.inputs), *node.controls})
+    return left
 
 
 def _is_work(op: str) -> bool:
