@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -13,7 +15,7 @@ import tensorflow as tf
 from mx_rec.cli.verifying.compare import compare_arrays
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
 from mx_rec.core.embedding import create_table, sparse_lookup
-from mx_rec.ops.library import LIBRARY_ENV, load_library
+from mx_rec.ops.library import LIBRARY_ENV
 from mx_rec.optimizers import lazy_adam_by_addr
 from mx_rec.util.initialize import init, terminate_config_initializer
 
@@ -477,16 +479,15 @@ class TestFailures:
         placed = [tmp_path / argument if argument.isupper() else argument for argument in arguments]
         assert expected in self.run(recgraph, tmp_path, 2, *placed)
 
-    def test_without_the_op_library(self, recgraph, export, tmp_path, monkeypatch):
+    def test_without_the_op_library(self, export, tmp_path):
         path = export("a.pb", lambda: tf.constant(1, name="x"))
-        monkeypatch.setenv(LIBRARY_ENV, str(tmp_path / "none.so"))
-        load_library.cache_clear()
-        try:
-            line = self.run(recgraph, tmp_path, 2, path, path, "--fetch", "x")
-        finally:
-            load_library.cache_clear()
-        assert "verify runs the graphs and needs the op library" in line
-        assert "make TF=" in line
+        command = [sys.executable, "-m", "mx_rec.cli", "verify", path, path, "--fetch", "x"]
+        env = {**os.environ, LIBRARY_ENV: str(tmp_path / "none.so")}
+        ended = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert len(ended.stderr.splitlines()) == 1
+        assert "verify runs the graphs and needs the op library" in ended.stderr
+        assert "make TF=" in ended.stderr
 
 
 class TestCompareArrays:

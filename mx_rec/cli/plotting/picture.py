@@ -223,7 +223,7 @@ def _row(view: GraphView, lookup: Lookup, place: int, accounted: set[str]) -> Ro
     ahead = _ahead_of_step(view, keys) if lookup.is_moved else None
     before = ahead or _in_step(view, lookup, keys)
     accounted.update(before.nodes)
-    kinds = before.kinds.most_common()
+    kinds = sorted(before.kinds.items(), key=lambda kind: (-kind[1], kind[0]))
     named = ", ".join(f"{count} {op}" for op, count in kinds[:_KINDS_SHOWN])
     return Row(
         name=lookup.name,
