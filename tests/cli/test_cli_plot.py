@@ -301,6 +301,16 @@ class TestBadInput:
         assert sorted(os.listdir(tmp_path)) == kept
         assert load_graph(tmp_path / "SAVED.svg").graph_def == train_graph
 
+    def test_a_name_that_is_no_text(self, recgraph, write, tmp_path):
+        graph_def = base_graph().as_graph_def()
+        add_lookup(graph_def, "movie", "movie_ids")
+        handle = next(node for node in graph_def.node if node.op == "MxRecTable")
+        handle.attr["table_name"].s = b"\xff"
+        ended = recgraph("plot", write("in.pb", graph_def), tmp_path / "out.svg")
+        assert ended.code == 3
+        assert f"node '{handle.name}': attribute 'table_name' is b'\\xff'; expected UTF-8" in ended.line
+        assert os.listdir(tmp_path) == ["in.pb"]
+
     def test_full_disk_leaves_what_was_there(self, recgraph, write, train_graph, tmp_path, monkeypatch):
         def fail(*args):
             raise OSError(28, "No space left on device")
