@@ -195,6 +195,14 @@ def build(name: str, data: tuple[Columns, Columns], options: argparse.Namespace,
     return model
 
 
+def export(model: Model, path: str) -> None:
+    """Writes the graph for recgraph, with collections that say what to run."""
+    with model.session.graph.as_default() as graph:
+        tf1.add_to_collection(tf1.GraphKeys.TRAIN_OP, model.step["train"])
+        tf1.add_to_collection(tf1.GraphKeys.LOSSES, model.step["loss"])
+        tf1.train.export_meta_graph(path, graph=graph)
+
+
 def make_tables() -> dict[str, Any]:
     initializer = tf1.truncated_normal_initializer(stddev=0.01, seed=SEED)
     return {name: create_table(tf.int64, ROW, name, initializer) for name in TABLES}
@@ -261,6 +269,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--prefetch", type=int, default=2, help="batches that the rewritten pipeline works ahead")
     parser.add_argument("--threads", type=int, default=1, help="threads of a step")
+    parser.add_argument("--export", metavar="FILE.meta", help="write the graph without the rewrite, and stop")
     return parser.parse_args()
 
 
@@ -272,6 +281,9 @@ def main() -> int:
     console.print(f"MovieLens ml-latest-small: {train:,} ratings to train on, the last fifth of each")
     console.print(f"user's ratings by time held out ({test:,}); a rating of 4 or more is a like.")
     init(use_dynamic_expansion=True, prefetch_batch_number=options.prefetch)
+    if options.export:
+        export(build("without rewrite", data, options, rewrite=False), options.export)
+        return 0
     models = [
         build("without rewrite", data, options, rewrite=False),
         build("with rewrite", data, options, rewrite=True),

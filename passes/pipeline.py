@@ -1,9 +1,10 @@
-"""The passes by name, and their order."""
+"""The passes by name, their order, and the reason for each place."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple, Optional
 
 from mx_rec.passes.adopt_orphans import AdoptOrphans
 from mx_rec.passes.base import Pass
@@ -16,22 +17,6 @@ from mx_rec.passes.insert_collections import InsertCollections
 from mx_rec.passes.merge_lookups import MergeLookups
 from mx_rec.passes.prune import Prune
 from mx_rec.passes.swap_iterators import SwapIterators
-
-PASSES: Mapping[str, type[Pass]] = {
-    step.name: step
-    for step in (
-        FindLookups,
-        AdoptOrphans,
-        MergeLookups,
-        InsertCollections,
-        HoistLookups,
-        SwapIterators,
-        FuseLookups,
-        FuseUpdates,
-        HotEmbedding,
-        Prune,
-    )
-}
 
 
 @dataclass(frozen=True)
@@ -64,28 +49,80 @@ class PipelineOptions:
     keep: frozenset[str] = field(default_factory=frozenset)
 
 
+class Stage(NamedTuple):
+    """A pass in its place.
+
+    Attributes:
+        step: the pass.
+        reason: why it stands here; `recgraph passes` shows it.
+        make: the pass with its options, or `None` where they switch it off.
+    """
+
+    step: type[Pass]
+    reason: str
+    make: Callable[[PipelineOptions], Optional[Pass]]
+
+
+PIPELINE: tuple[Stage, ...] = (
+    Stage(
+        FindLookups,
+        "first: its report says what the other passes will meet",
+        lambda options: FindLookups(),
+    ),
+    Stage(
+        AdoptOrphans,
+        "before merge: lookups of one batch can be merged; on request only",
+        lambda options: AdoptOrphans() if options.adopt_orphans else None,
+    ),
+    Stage(
+        MergeLookups,
+        "before hoist: the merged keys move as one",
+        lambda options: MergeLookups() if options.merge else None,
+    ),
+    Stage(
+        InsertCollections,
+        "before anything moves: marks the tensors that scripts reach by collection",
+        lambda options: InsertCollections(),
+    ),
+    Stage(
+        HoistLookups,
+        "before the swap: adds the dataset functions, nothing uses them yet",
+        lambda options: HoistLookups(options.prefetch, options.parallel_calls, options.fuse, options.op_types),
+    ),
+    Stage(
+        SwapIterators,
+        "after hoist: switches the step over, all iterators in one go",
+        lambda options: SwapIterators(),
+    ),
+    Stage(
+        FuseLookups,
+        "after swap: only now do all lookups of an iterator read one batch",
+        lambda options: FuseLookups() if options.fuse else None,
+    ),
+    Stage(
+        FuseUpdates,
+        "after the lookups are fused: it reads their final addresses",
+        lambda options: FuseUpdates() if options.fuse else None,
+    ),
+    Stage(
+        HotEmbedding,
+        "after swap: the gathers read their final inputs",
+        lambda options: _hot_embedding(options) if options.hot_embedding else None,
+    ),
+    Stage(
+        Prune,
+        "last: only now is known what nothing reads any more",
+        lambda options: Prune(options.keep) if options.prune else None,
+    ),
+)
+
+PASSES: Mapping[str, type[Pass]] = {stage.step.name: stage.step for stage in PIPELINE}
+
+
 def default_pipeline(options: PipelineOptions | None = None) -> list[Pass]:
     """The rewrite, in order."""
-    options = options or PipelineOptions()
-    passes: list[Pass] = [FindLookups()]  # first: its report says what the other passes will meet
-    if options.adopt_orphans:
-        passes.append(AdoptOrphans())  # before merge: lookups of one batch can be merged
-    if options.merge:
-        passes.append(MergeLookups())  # before hoist: the merged keys move as one
-    passes += [
-        InsertCollections(),  # before anything moves: marks the tensors that scripts reach by collection
-        # adds the dataset functions, nothing uses them yet
-        HoistLookups(options.prefetch, options.parallel_calls, options.fuse, options.op_types),
-        SwapIterators(),  # after hoist: switches the step over, all iterators in one go
-    ]
-    if options.fuse:
-        passes.append(FuseLookups())  # after swap: only now do all lookups of an iterator read one batch
-        passes.append(FuseUpdates())  # after the lookups: it reads their final addresses
-    if options.hot_embedding:
-        passes.append(_hot_embedding(options))  # after swap: the gathers read their final inputs
-    if options.prune:
-        passes.append(Prune(options.keep))  # last: only now is known what nothing reads any more
-    return passes
+    made = (stage.make(options or PipelineOptions()) for stage in PIPELINE)
+    return [step for step in made if step is not None]
 
 
 def _hot_embedding(options: PipelineOptions) -> HotEmbedding:

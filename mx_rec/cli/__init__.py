@@ -1,4 +1,4 @@
-"""`recgraph`: rewrites, inspects and compares graph files from the command line.
+"""`recgraph`: rewrites, inspects, draws and compares graph files from the command line.
 
 Importing this package imports neither TensorFlow nor the op library; a command imports what it needs.
 """

@@ -13,7 +13,9 @@ from mx_rec.cli.console import ExitCode, examples, one_line
 from mx_rec.cli.diff import diff_command
 from mx_rec.cli.inspect import inspect_command
 from mx_rec.cli.passes import passes_command
+from mx_rec.cli.plot import plot_command
 from mx_rec.cli.rewrite import rewrite_command
+from mx_rec.cli.verify import verify_command
 from mx_rec.errors import GraphFileError, GraphRewriteError
 
 
@@ -24,19 +26,22 @@ from mx_rec.errors import GraphFileError, GraphRewriteError
         "recgraph inspect train.meta",
         "recgraph rewrite train.meta train.rewritten.meta",
         "recgraph diff train.meta train.rewritten.meta",
+        "recgraph plot train.meta lookups.svg --rewritten",
+        "recgraph verify train.meta train.rewritten.meta",
         "recgraph passes",
     ),
 )
 @click.version_option(mx_rec.__version__, prog_name="recgraph")
 @click.pass_context
 def recgraph(context: click.Context) -> None:
-    """Rewrites, inspects and compares graphs of TensorFlow recommenders.
+    """Rewrites, inspects, draws and compares graphs of TensorFlow recommenders.
 
     Files are GraphDefs (.pb, .pbtxt) or MetaGraphDefs (.meta), told apart by what they hold. The op
-    library is not needed.
+    library is needed by verify alone.
 
-    Exit codes: 0 done (diff: equal), 1 diff found a difference, 2 bad usage or a file that cannot be read
-    or written, 3 a pass failed, or refused under --strict. Problems are one line on stderr.
+    Exit codes: 0 done (diff, verify: equal), 1 diff or verify found a difference, 2 bad usage or a file that
+    cannot be read or written, 3 a pass failed, or refused under --strict, or a graph failed to run. Problems
+    are one line on stderr.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
@@ -46,6 +51,8 @@ recgraph.add_command(rewrite_command)
 recgraph.add_command(inspect_command)
 recgraph.add_command(diff_command)
 recgraph.add_command(passes_command)
+recgraph.add_command(plot_command)
+recgraph.add_command(verify_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -94,8 +101,8 @@ def _fail(message: str, code: int) -> int:
 def _silence_tensorflow() -> None:
     """Before TensorFlow is imported: its notices would drown the one line that matters.
 
-    The oneDNN switch changes no result here, since no graph is run; it keeps newer versions from writing a
-    notice before they read their log level.
+    The oneDNN switch keeps newer versions from writing a notice before they read their log level. For
+    `verify` it means that both graphs run TensorFlow's own kernels.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")

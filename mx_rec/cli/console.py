@@ -28,6 +28,12 @@ class UnusableFile(click.ClickException):
     exit_code = ExitCode.USAGE
 
 
+class GraphFailed(click.ClickException):
+    """A graph failed when it was run."""
+
+    exit_code = ExitCode.REFUSED
+
+
 class RewriteRefused(click.ClickException):
     """A pass failed, or refused something under `--strict`."""
 

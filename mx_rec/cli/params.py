@@ -37,5 +37,21 @@ class NameList(click.ParamType):
         return names
 
 
+class Feed(click.ParamType):
+    """`NAME=FILE.npy`, split at the first `=`, which no name of a node holds."""
+
+    name = "feed"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """(name, path)."""
+        if isinstance(value, tuple):
+            return value
+        name, separator, path = str(value).partition("=")
+        if not (name and separator and path):
+            self.fail(f"expected NAME=FILE.npy, got {value!r}", param, ctx)
+        return name, path
+
+
+FEED = Feed()
 GRAPH_PATH = GraphPath()
 NAME_LIST = NameList()

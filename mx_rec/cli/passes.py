@@ -16,26 +16,35 @@ from mx_rec.cli.console import examples
 )
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 def passes_command(names: tuple[str, ...]) -> None:
-    """Lists the passes in pipeline order; with names, shows what those passes do and refuse."""
+    """Lists the passes in pipeline order, each with the reason for its place; with names, shows what those
+    passes do and refuse.
+    """
     from mx_rec.passes import PASSES
 
     unknown = [name for name in names if name not in PASSES]
     if unknown:
         raise click.UsageError(f"no pass '{unknown[0]}'; the passes are {', '.join(PASSES)}")
-    if not names:
-        click.echo(_overview())
-        return
-    click.echo("\n\n".join(f"{name}\n\n{inspect.getdoc(PASSES[name])}" for name in names))
+    click.echo("\n\n".join(map(_description, names)) if names else _overview())
 
 
 def _overview() -> str:
-    from mx_rec.passes import PipelineOptions, default_pipeline
+    from mx_rec.passes import PIPELINE
 
-    steps = [(step.name, _first_line(type(step))) for step in default_pipeline(PipelineOptions(adopt_orphans=True))]
-    width = max(len(name) for name, _ in steps)
-    digits = len(str(len(steps)))
-    lines = [f"{number:>{digits}}. {name:<{width}}  {text}" for number, (name, text) in enumerate(steps, start=1)]
+    width = max(len(stage.step.name) for stage in PIPELINE)
+    digits = len(str(len(PIPELINE)))
+    lines = []
+    for number, stage in enumerate(PIPELINE, start=1):
+        lines.append(f"{number:>{digits}}. {stage.step.name:<{width}}  {_first_line(stage.step)}")
+        lines.append(f"{'':<{digits}}  {'':<{width}}  {stage.reason}")
     return "\n".join(lines)
+
+
+def _description(name: str) -> str:
+    from mx_rec.passes import PIPELINE
+
+    number, stage = next((n, s) for n, s in enumerate(PIPELINE, start=1) if s.step.name == name)
+    place = f"Place: {number} of {len(PIPELINE)}, {stage.reason}."
+    return f"{name}\n\n{inspect.getdoc(stage.step)}\n\n{place}"
 
 
 def _first_line(step: type) -> str:

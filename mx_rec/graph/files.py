@@ -85,6 +85,21 @@ class LoadedGraph:
         """The kind in words."""
         return _TITLES[self.kind]
 
+    def collections(self) -> tuple[str, ...]:
+        """The names of the collections of a MetaGraphDef."""
+        return tuple(sorted(self.message.collection_def)) if self.kind.startswith("metagraph") else ()
+
+    def collection(self, name: str) -> tuple[str, ...]:
+        """The tensors and nodes in a collection of a MetaGraphDef, as they are spelled there."""
+        return tuple(self.message.collection_def[name].node_list.value) if self._has_collection(name) else ()
+
+    def collection_bytes(self, name: str) -> tuple[bytes, ...]:
+        """The serialized members of a collection of a MetaGraphDef, such as its variables."""
+        return tuple(self.message.collection_def[name].bytes_list.value) if self._has_collection(name) else ()
+
+    def _has_collection(self, name: str) -> bool:
+        return self.kind.startswith("metagraph") and name in self.message.collection_def
+
     def referenced_nodes(self) -> frozenset[str]:
         """Nodes that collections, saver and signatures of a MetaGraphDef name: a rewrite must keep them."""
         if not self.kind.startswith("metagraph"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from mx_rec.errors import GraphRewriteError
 from mx_rec.graph.attrs import AttrValue
 
 NodeDef = Any  # tensorflow.NodeDef; protobuf classes carry no static types
@@ -93,7 +94,7 @@ class Node:
     def str_attr(self, name: str, default: str = "") -> str:
         """A string attribute."""
         value = self.attr(name)
-        return default if value is None else value.s.decode()
+        return default if value is None else self._text(name, value.s)
 
     def int_attr(self, name: str, default: int = 0) -> int:
         """An integer attribute."""
@@ -103,7 +104,7 @@ class Node:
     def strings_attr(self, name: str) -> tuple[str, ...]:
         """A list of strings; empty when the node does not carry it."""
         value = self.attr(name)
-        return () if value is None else tuple(item.decode() for item in value.list.s)
+        return () if value is None else tuple(self._text(name, item) for item in value.list.s)
 
     def ints_attr(self, name: str) -> tuple[int, ...]:
         """A list of integers; empty when the node does not carry it."""
@@ -119,6 +120,12 @@ class Node:
         """A list of shapes; empty when the node does not carry it."""
         value = self.attr(name)
         return () if value is None else tuple(value.list.shape)
+
+    def _text(self, attr: str, data: bytes) -> str:
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise GraphRewriteError(f"node {self.name!r}: attribute {attr!r} is {data!r}; expected UTF-8") from error
 
     def func_attr(self, name: str) -> str:
         """Name of the library function an attribute refers to, or ""."""

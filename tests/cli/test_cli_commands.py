@@ -12,9 +12,9 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 from mx_rec.cli import app
-from mx_rec.passes import PASSES
+from mx_rec.passes import PASSES, PIPELINE
 
-COMMANDS = ("rewrite", "inspect", "diff", "passes")
+COMMANDS = ("rewrite", "inspect", "diff", "plot", "verify", "passes")
 
 
 class TestInspect:
@@ -69,12 +69,18 @@ class TestDiff:
 class TestPasses:
     def test_lists_the_pipeline(self, recgraph):
         lines = recgraph("passes").out.splitlines()
-        assert [line.split()[1] for line in lines] == list(PASSES)
+        assert [line.split()[1] for line in lines[::2]] == list(PASSES)
+
+    def test_says_why_in_that_order(self, recgraph):
+        lines = recgraph("passes").out.splitlines()
+        assert [line.strip() for line in lines[1::2]] == [stage.reason for stage in PIPELINE]
+        assert all(stage.reason for stage in PIPELINE)
 
     def test_explains(self, recgraph):
         ended = recgraph("passes", "prune", "hoist_lookups")
         assert ended.code == 0
         assert "Before::" in ended.out
+        assert f"Place: {len(PIPELINE)} of {len(PIPELINE)}, last: " in ended.out
 
     def test_unknown(self, recgraph):
         ended = recgraph("passes", "nosuch")
@@ -106,11 +112,18 @@ class TestHelp:
         assert recgraph("--version").code == 0
 
 
-@pytest.mark.parametrize("command", ["rewrite", "inspect", "diff"])
+@pytest.mark.parametrize("command", ["rewrite", "inspect", "diff", "plot", "verify"])
 class TestBadFiles:
     def run(self, recgraph, command, path):
         out = path.parent / "out.pb"
-        arguments = {"rewrite": (path, out), "inspect": (path,), "diff": (path, path)}
+        picture = path.parent / "out.svg"
+        arguments = {
+            "rewrite": (path, out),
+            "inspect": (path,),
+            "diff": (path, path),
+            "plot": (path, picture, "--rewritten"),
+            "verify": (path, path),
+        }
         before = sorted(os.listdir(path.parent))
         ended = recgraph(command, *arguments[command])
         assert ended.code == 2

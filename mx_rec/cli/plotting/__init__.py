@@ -1,0 +1,1 @@
+"""What `recgraph plot` draws: the picture of a graph, its layout, and the SVG shapes."""

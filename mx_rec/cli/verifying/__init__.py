@@ -1,0 +1,1 @@
+"""How `recgraph verify` finds, feeds, runs and compares two graphs."""
