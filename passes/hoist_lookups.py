@@ -107,15 +107,13 @@ class HoistLookups(Pass):
         groups: dict[str, list[Lookup]] = {}  # by the first member
         kept: Counter[str] = Counter()  # other lookups that do not train
         for lookup in find_lookups(view):
-            group = iterator_group(view, lookup.iterator).members[0].node if lookup.iterator else ""
-            if lookup.is_moved:
-                kept[group] += lookup.side != TRAIN
-                continue
-            obstacle = lookup.obstacle or _table_obstacle(view, lookup)
-            if obstacle is None and lookup.iterator is not None:
+            group = _first_member(view, lookup)
+            obstacle = _own_obstacle(view, lookup)
+            if obstacle is None and not lookup.is_moved:
                 groups.setdefault(group, []).append(lookup)
                 continue
-            refusals.append(_refusal(lookup, obstacle))
+            if obstacle is not None:
+                refusals.append(_refusal(lookup, obstacle))
             kept[group] += lookup.side != TRAIN
         slices = _slices(view, self.op_types)
         for first in dict.fromkeys([*groups, *slices]):
@@ -129,6 +127,42 @@ class HoistLookups(Pass):
             hoist = _GroupHoist(view, edits, self, first, lookups, roots, has_other_readers=bool(kept[first]))
             notes.append(hoist.apply())
         return PassOutcome(edits, notes, refusals)
+
+
+def why_it_stays(view: GraphView, lookup: Lookup) -> Obstacle | None:
+    """Why this pass would refuse a lookup; `None` for one that it would move, and for one that is moved already."""
+    obstacle = _own_obstacle(view, lookup)
+    if obstacle is not None or lookup.is_moved:
+        return obstacle
+    first = _first_member(view, lookup)
+    of_group: dict[str, list[Lookup]] = view.cached("movable_by_group", _movable_by_group)
+    key = ("other_work", first)
+    found: Obstacle | None = view.cached(
+        key, lambda view: _other_work(view, iterator_group(view, first), of_group[first], ())
+    )
+    return found
+
+
+def _movable_by_group(view: GraphView) -> dict[str, list[Lookup]]:
+    groups: dict[str, list[Lookup]] = {}
+    for lookup in find_lookups(view):
+        if not lookup.is_moved and _own_obstacle(view, lookup) is None:
+            groups.setdefault(_first_member(view, lookup), []).append(lookup)
+    return groups
+
+
+def _own_obstacle(view: GraphView, lookup: Lookup) -> Obstacle | None:
+    """Why a lookup cannot move, whatever the others of its iterator do."""
+    if lookup.is_moved:
+        return None
+    if lookup.obstacle is None and lookup.iterator is None:
+        return Obstacle(lookup.find_node, "its iterator is not known")
+    return lookup.obstacle or _table_obstacle(view, lookup)
+
+
+def _first_member(view: GraphView, lookup: Lookup) -> str:
+    """What stands for the group of a lookup's iterator, "" if it has none."""
+    return iterator_group(view, lookup.iterator).members[0].node if lookup.iterator else ""
 
 
 def ids_nodes(view: GraphView, op_types: Iterable[str]) -> list[Node]:
@@ -171,9 +205,7 @@ def slice_of(view: GraphView, node: Node) -> tuple[str | None, Obstacle | None]:
     return iterator.node, _no_shared_name(nameless[0]) if nameless else None
 
 
-def _refusal(lookup: Lookup, obstacle: Obstacle | None) -> Refusal:
-    if obstacle is None:
-        return Refusal(lookup.find_node, f"lookup {lookup.name!r} stays at the step: its iterator is not known")
+def _refusal(lookup: Lookup, obstacle: Obstacle) -> Refusal:
     return Refusal(obstacle.node, f"{obstacle.reason} (lookup {lookup.name!r} stays at the step)")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +97,7 @@ def summarize(loaded: LoadedGraph) -> Summary:
         warnings=loaded.warnings,
         notes=tuple(note for note in FindLookups().run(view).notes if not note.startswith("table ")),
         tables=_tables(view, lookups),
-        lookups=tuple(_lookup(lookup) for lookup in lookups),
+        lookups=tuple(_lookup(view, lookup) for lookup in lookups),
         iterators=_iterators(view),
         largest_constants=tuple(largest_constants(loaded.graph_def, _SHOWN_CONSTANTS)),
     )
@@ -105,24 +106,24 @@ def summarize(loaded: LoadedGraph) -> Summary:
 def _tables(view: GraphView, lookups: list[Lookup]) -> tuple[TableSummary, ...]:
     from mx_rec.graph.op_signatures import OP_TABLE
 
-    sides = [(lookup.table_node, lookup.side) for lookup in lookups]
+    sides = Counter((lookup.table_node, lookup.side) for lookup in lookups)
     return tuple(
         TableSummary(
             name=node.str_attr("table_name"),
             dim=node.int_attr("dim"),
             initializer=node.str_attr("initializer"),
-            train_lookups=sides.count((node.name, "train")),
-            eval_lookups=sides.count((node.name, "eval")),
+            train_lookups=sides[node.name, "train"],
+            eval_lookups=sides[node.name, "eval"],
         )
         for node in view.nodes_of(OP_TABLE)
     )
 
 
-def _lookup(lookup: Lookup) -> LookupSummary:
-    if lookup.is_moved:
-        state = "moved"
-    else:
-        state = "stays" if lookup.obstacle else "movable"
+def _lookup(view: GraphView, lookup: Lookup) -> LookupSummary:
+    from mx_rec.passes.hoist_lookups import why_it_stays
+
+    obstacle = why_it_stays(view, lookup)
+    state = "moved" if lookup.is_moved else "stays" if obstacle else "movable"
     return LookupSummary(
         name=lookup.name,
         table=lookup.table_name,
@@ -130,7 +131,7 @@ def _lookup(lookup: Lookup) -> LookupSummary:
         ids=None if lookup.ids is None else str(lookup.ids),
         iterator=lookup.iterator,
         state=state,
-        reason=lookup.reason,
+        reason="" if obstacle is None else f"{obstacle.node}: {obstacle.reason}",
     )
 
 

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ENTRANCE, ATTR_COLLECTIONS, ATTR_PASS
 from mx_rec.graph.edits import RemoveNode
+from mx_rec.graph.iterator_groups import iterator_group
 from mx_rec.graph.iterators import GET_NEXT, iterator_info
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.op_signatures import OP_LOOK_AHEAD, OP_LOOK_UP_MANY, OP_PREPARE_MANY
 from mx_rec.graph.slices import slice_analysis
 from mx_rec.passes import find_lookups
 from mx_rec.passes.find_lookups import TRAIN
+from mx_rec.passes.hoist_lookups import why_it_stays
 from mx_rec.passes.prune import Prune
 
 if TYPE_CHECKING:
@@ -171,7 +173,7 @@ def picture_of(view: GraphView, title: str) -> Picture:
         groups=tuple(groups),
         hidden_groups=len(rest),
         hidden_lookups=sum(map(len, rest)),
-        counts=Counter(_state(lookup) for lookups in members.values() for _, lookup in lookups),
+        counts=Counter(_state(view, lookup) for lookups in members.values() for _, lookup in lookups),
         other_ops=sum(1 for node in view if node.name not in accounted and not _is_background(node)),
         updates=tuple(_updates(view)),
     )
@@ -179,13 +181,13 @@ def picture_of(view: GraphView, title: str) -> Picture:
 
 def _key(view: GraphView, lookup: Lookup) -> _Key:
     fused = lookup.find_node if view.node(lookup.find_node).op == OP_LOOK_UP_MANY else ""
-    return _Key(lookup.get_next or "", lookup.side, _state(lookup), fused)
+    return _Key(lookup.get_next or "", lookup.side, _state(view, lookup), fused)
 
 
-def _state(lookup: Lookup) -> str:
+def _state(view: GraphView, lookup: Lookup) -> str:
     if lookup.is_moved:
         return MOVED
-    return STAYS if lookup.obstacle else MOVABLE
+    return STAYS if why_it_stays(view, lookup) else MOVABLE
 
 
 def _quotas(sizes: Sequence[int], budget: int) -> list[int]:
@@ -225,13 +227,14 @@ def _row(view: GraphView, lookup: Lookup, place: int, accounted: set[str]) -> Ro
     accounted.update(before.nodes)
     kinds = sorted(before.kinds.items(), key=lambda kind: (-kind[1], kind[0]))
     named = ", ".join(f"{count} {op}" for op, count in kinds[:_KINDS_SHOWN])
+    obstacle = why_it_stays(view, lookup)
     return Row(
         name=lookup.name,
         table=lookup.table_name,
         dim=lookup.dim,
         side=lookup.side,
-        state=_state(lookup),
-        reason=lookup.reason,
+        state=_state(view, lookup),
+        reason="" if obstacle is None else f"{obstacle.node}: {obstacle.reason}",
         ops=sum(before.kinds.values()),
         op_kinds=f"{named}, ..." if len(kinds) > _KINDS_SHOWN else named,
         has_unique=lookup.unique_node is not None or ahead is not None,
@@ -287,7 +290,9 @@ def _functions_of(view: GraphView, get_next: Node) -> Iterator[Any]:
     iterator = view.producer(get_next, 0)
     if iterator is None:
         return
-    names = [iterator.func_attr("dataset_factory"), *(node.func_attr("f") for node in _datasets(view, iterator.name))]
+    sources = [view.node(source.node) for source in iterator_group(view, iterator.name).sources]
+    names = [source.func_attr("dataset_factory") for source in sources]
+    names.extend(node.func_attr("f") for node in _datasets(view, iterator.name))
     for name in filter(None, names):
         function = view.function(name)
         if function is None:
@@ -311,7 +316,7 @@ def _prepares(function: Optional[Any]) -> bool:
 
 def _datasets(view: GraphView, iterator: str) -> Iterable[Node]:
     """The dataset nodes that fill an iterator, nearest first; at most `MAX_DATASETS`."""
-    pending = [view.node(maker).inputs[0].node for maker in iterator_info(view, iterator).makers]
+    pending = [view.node(maker).inputs[0].node for maker in iterator_group(view, iterator).makers]
     found: dict[str, Node] = {}
     while pending and len(found) < MAX_DATASETS:
         node = view.get(pending.pop(0))
