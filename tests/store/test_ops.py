@@ -52,6 +52,14 @@ def test_gather_gives_default_row_for_address_zero():
         np.testing.assert_array_equal(rows, [[7, 8, 9], [2, 2, 2]])
 
 
+def test_a_default_row_of_another_length_is_refused():
+    with (
+        OpTable(3) as table,
+        pytest.raises(InvalidArgumentError, match="default_row must be empty or have dim elements: expected 3, got 2"),
+    ):
+        table.gather([0], [1, 2])
+
+
 @pytest.mark.parametrize("illegal", [1, -1, 2**63 - 1, -(2**63), 123456789])
 def test_illegal_address_is_named_and_nothing_is_applied(illegal):
     with OpTable(2, name="user") as table:
