@@ -8,7 +8,7 @@ REGISTER_OP("MxRecApplyLazyAdamByAddress")
     .MXREC_LAZY_ADAM_HYPERPARAMETERS()
     .Doc(R"doc(
 Adam (Kingma and Ba, 2014) in the form of TensorFlow's sparse update, for the
-rows of this batch alone. The table's step count t advances once per call:
+rows of this batch alone. The table counts its LazyAdam steps t, one per call:
 
   lr_t = learning_rate * sqrt(1 - beta2^t) / (1 - beta1^t)
   m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + (1 - beta2) * g^2

@@ -12,8 +12,11 @@ extern "C" {
 MXREC_EXPORT int mxrec_graph_was_run(const char* token);
 
 // `names` are a graph's nodes in order of creation, one a line. 1 if a session
-// has run a graph that consists of the first of them, however many.
-MXREC_EXPORT int mxrec_beginning_was_run(const char* names);
+// with a device of one of these incarnations has run a graph that consists of
+// the first of them, however many.
+MXREC_EXPORT int mxrec_beginning_was_run(const char* names,
+                                         const uint64_t* incarnations,
+                                         int num_incarnations);
 
 // Fills `stats` for the newest live table of that name: size, capacity, stride,
 // update count, index bytes, row bytes, other bytes. 1 if there is one.

@@ -48,8 +48,8 @@ class GatherByAddressOp : public OpKernel {
     const tensorflow::Tensor& addresses = context->input(1);
     const tensorflow::Tensor& default_row = context->input(2);
     OP_REQUIRES_OK(context, CheckVector(addresses, "addresses"));
-    OP_REQUIRES_OK(context,
-                   CheckVectorOrEmpty(default_row, dim_, "default_row"));
+    OP_REQUIRES_OK(context, CheckVectorOrEmpty(default_row, dim_, "default_row",
+                                               "dim elements"));
     const int table_dim = table->table().options().dim;
     OP_REQUIRES(context, table_dim == dim_,
                 tensorflow::errors::InvalidArgument(

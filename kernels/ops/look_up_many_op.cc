@@ -157,6 +157,10 @@ class LookUpManyOp : public OpKernel {
     if (!lookup->is_wanted) return Status();
     TF_RETURN_IF_ERROR(GetTable(context, i, &lookup->table));
     TF_RETURN_IF_ERROR(AtTable(lookup->table, ReadInputs(context, i, lookup)));
+    if (!max_keys_.empty()) {  // names the table itself
+      TF_RETURN_IF_ERROR(
+          CheckNumberOfKeys(lookup->keys.size(), max_keys_[i], lookup->table));
+    }
     const tensorflow::TensorShape shape({lookup->keys.size()});
     Tensor* addresses = &lookup->temporary;
     if (context->output_required(i)) {
@@ -198,10 +202,6 @@ class LookUpManyOp : public OpKernel {
     const Tensor& keys = context->input(n_ + i);
     const Tensor& hints = context->input(2 * n_ + i);
     TF_RETURN_IF_ERROR(CheckVector(keys, "keys"));
-    if (!max_keys_.empty()) {
-      TF_RETURN_IF_ERROR(
-          CheckNumberOfKeys(keys.NumElements(), max_keys_[i], lookup->table));
-    }
     TF_RETURN_IF_ERROR(CheckVectorOrEmpty(hints, keys.NumElements(), "hints"));
     lookup->keys = InputSpan<int64_t>(keys);
     lookup->hints = InputSpan<int64_t>(hints);
@@ -212,7 +212,8 @@ class LookUpManyOp : public OpKernel {
       lookup->counts = InputSpan<int32_t>(counts);
     }
     const Tensor& row = context->input(3 * n_ + num_counts_ + i);
-    TF_RETURN_IF_ERROR(CheckVectorOrEmpty(row, dim_, "default_row"));
+    TF_RETURN_IF_ERROR(
+        CheckVectorOrEmpty(row, dim_, "default_row", "dim elements"));
     if (row.NumElements() > 0) {
       lookup->default_row = row.flat<float>().data();
     }

@@ -152,18 +152,19 @@ inline tensorflow::Status CheckVector(const tensorflow::Tensor& tensor,
       what, " must be a vector, got shape ", tensor.shape().DebugString());
 }
 
-// `tensor` must be a vector of `expected` elements, or empty.
-inline tensorflow::Status CheckVectorOrEmpty(const tensorflow::Tensor& tensor,
-                                             int64_t expected,
-                                             const char* what) {
+// `tensor` must be a vector of `expected` elements, or empty. `elements` says
+// what they are.
+inline tensorflow::Status CheckVectorOrEmpty(
+    const tensorflow::Tensor& tensor, int64_t expected, const char* what,
+    const char* elements = "one element per key") {
   tensorflow::Status status = CheckVector(tensor, what);
   if (!status.ok()) return status;
   if (tensor.NumElements() == 0 || tensor.NumElements() == expected) {
     return status;
   }
-  return tensorflow::errors::InvalidArgument(
-      what, " must be empty or have one element per key: expected ", expected,
-      ", got ", tensor.NumElements());
+  return tensorflow::errors::InvalidArgument(what, " must be empty or have ",
+                                             elements, ": expected ", expected,
+                                             ", got ", tensor.NumElements());
 }
 
 // A table has seen at most `max_keys` distinct keys in one batch; 0: no bound.

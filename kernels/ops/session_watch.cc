@@ -5,9 +5,12 @@
 // runs a graph, TensorFlow hands the whole of it to the registered optimization
 // passes; this one only reads and changes nothing. It notes the token that the
 // front stamps on a graph's tables, and, for graphs run before they had any, a
-// fingerprint of their nodes' names.
+// fingerprint of their nodes' names and the session: each makes devices of its
+// own, whose incarnation numbers it shows to Python too. Only the sessions of
+// one tf.train.Server share theirs.
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -16,6 +19,7 @@
 #include <utility>
 
 #include "c_api.h"
+#include "tensorflow/core/common_runtime/device_set.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/graph/graph.h"
 
@@ -35,7 +39,7 @@ void AddName(std::string_view name, Fingerprint* fingerprint) {
 struct SeenGraphs {
   std::mutex mutex;
   std::unordered_set<std::string> tokens;
-  std::set<Fingerprint> fingerprints;
+  std::map<uint64_t, std::set<Fingerprint>> fingerprints;  // by incarnation
 };
 
 SeenGraphs& Seen() {
@@ -58,7 +62,13 @@ class SessionWatchPass : public tensorflow::GraphOptimizationPass {
       const tensorflow::AttrValue* token = node->attrs().Find(kTokenAttr);
       if (token != nullptr) Seen().tokens.insert(token->s());
     }
-    Seen().fingerprints.insert(names);
+    // The body of a function is no graph that a session was given.
+    if (options.is_function_graph || options.device_set == nullptr) {
+      return tensorflow::Status();
+    }
+    for (const tensorflow::Device* device : options.device_set->devices()) {
+      Seen().fingerprints[device->attributes().incarnation()].insert(names);
+    }
     return tensorflow::Status();
   }
 };
@@ -75,15 +85,23 @@ extern "C" int mxrec_graph_was_run(const char* token) {
   return mxrec_ops::Seen().tokens.count(token) != 0 ? 1 : 0;
 }
 
-extern "C" int mxrec_beginning_was_run(const char* names) {
+extern "C" int mxrec_beginning_was_run(const char* names,
+                                       const uint64_t* incarnations,
+                                       int num_incarnations) {
   std::lock_guard<std::mutex> lock(mxrec_ops::Seen().mutex);
   const auto& seen = mxrec_ops::Seen().fingerprints;
+  std::set<mxrec_ops::Fingerprint> of_sessions;
+  for (int i = 0; i < num_incarnations; ++i) {
+    const auto found = seen.find(incarnations[i]);
+    if (found == seen.end()) continue;
+    of_sessions.insert(found->second.begin(), found->second.end());
+  }
   mxrec_ops::Fingerprint so_far = {0, 0};
   std::string_view rest(names);
   while (!rest.empty()) {
     const size_t length = std::min(rest.find('\n'), rest.size());
     mxrec_ops::AddName(rest.substr(0, length), &so_far);
-    if (seen.count(so_far) != 0) return 1;
+    if (of_sessions.count(so_far) != 0) return 1;
     rest.remove_prefix(std::min(length + 1, rest.size()));
   }
   return 0;

@@ -52,7 +52,7 @@ class TableOp : public OpKernel {
     OP_REQUIRES_OK(
         context, context->GetAttr("fixed_capacity", &options_.fixed_capacity));
     OP_REQUIRES_OK(context, ReadPaddingKeys(context, &options_.padding_keys));
-    OP_REQUIRES_OK(context, ReadInitializer(context, &options_.initializer));
+    OP_REQUIRES_OK(context, ReadInitializer(context));
     OP_REQUIRES_OK(context, context->GetAttr("container", &container_));
     OP_REQUIRES_OK(context, context->GetAttr("shared_name", &shared_name_));
     if (shared_name_.empty()) shared_name_ = options_.name;
@@ -78,8 +78,9 @@ class TableOp : public OpKernel {
   }
 
  private:
-  static Status ReadInitializer(OpKernelConstruction* context,
-                                mxrec::InitializerOptions* options) {
+  // Reads options_.initializer; name and dim have been read.
+  Status ReadInitializer(OpKernelConstruction* context) {
+    mxrec::InitializerOptions* options = &options_.initializer;
     std::string kind;
     float a = 0;
     float b = 0;
@@ -104,6 +105,16 @@ class TableOp : public OpKernel {
       options->kind = mxrec::InitializerKind::kTruncatedNormal;
     } else {
       options->kind = mxrec::InitializerKind::kPool;
+      // The attribute may hold any tensor, and reading it as floats would
+      // abort.
+      if (pool.dtype() != tensorflow::DT_FLOAT || pool.dims() != 2 ||
+          pool.dim_size(1) != options_.dim) {
+        return tensorflow::errors::InvalidArgument(
+            "table '", options_.name,
+            "': initializer_pool must be float of shape [n, ", options_.dim,
+            "], got ", tensorflow::DataTypeString(pool.dtype()), " of shape ",
+            pool.shape().DebugString());
+      }
       const auto values = InputSpan<float>(pool);
       options->pool.assign(values.begin(), values.end());
     }

@@ -185,10 +185,10 @@ def was_run(graph: tf.Graph, state: graph_state.GraphState) -> bool:
     ):
         return True
     # A session older than the graph's tables may have run it without them.
-    early = [session() for session in state.early_sessions]
-    if not any(session is not None and is_open_session_of(session, graph) for session in early):
-        return False
-    return ops.beginning_was_run([op.name for op in operations])
+    known = [session() for session in state.early_sessions]
+    early = [session for session in known if session is not None and is_open_session_of(session, graph)]
+    incarnations = [device.incarnation for session in early for device in session.list_devices()]
+    return bool(incarnations) and ops.beginning_was_run([op.name for op in operations], incarnations)
 
 
 def _token(operation: tf.Operation) -> str:

@@ -40,7 +40,7 @@ def _c_library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(library_path()))
     library.mxrec_graph_was_run.argtypes = [ctypes.c_char_p]
     library.mxrec_graph_was_run.restype = ctypes.c_int
-    library.mxrec_beginning_was_run.argtypes = [ctypes.c_char_p]
+    library.mxrec_beginning_was_run.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint64), ctypes.c_int]
     library.mxrec_beginning_was_run.restype = ctypes.c_int
     library.mxrec_table_stats.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_int64)]
     library.mxrec_table_stats.restype = ctypes.c_int
@@ -54,9 +54,15 @@ def graph_was_run(token: str) -> bool:
     return bool(_c_library().mxrec_graph_was_run(token.encode()))
 
 
-def beginning_was_run(node_names: Sequence[str]) -> bool:
-    """Whether a session has run a graph of exactly the first few of these nodes, in order of creation."""
-    return bool(_c_library().mxrec_beginning_was_run("\n".join(node_names).encode()))
+def beginning_was_run(node_names: Sequence[str], incarnations: Sequence[int]) -> bool:
+    """Whether a session has run a graph of exactly the first few of these nodes.
+
+    Args:
+        node_names: in order of creation.
+        incarnations: of the devices of the sessions in question (`Session.list_devices`), which tell sessions apart.
+    """
+    values = (ctypes.c_uint64 * len(incarnations))(*incarnations)
+    return bool(_c_library().mxrec_beginning_was_run("\n".join(node_names).encode(), values, len(values)))
 
 
 def table_stats(table_name: str) -> Optional[TableStats]:

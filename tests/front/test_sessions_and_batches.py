@@ -10,7 +10,7 @@ from mx_rec.core.embedding import create_table, sparse_lookup
 from mx_rec.errors import GraphRewriteError
 from mx_rec.graph import modify_graph_and_start_emb_cache
 from mx_rec.optimizers import gradient_descent_by_addr
-from mx_rec.util.initialize import get_initializer, get_target_batch
+from mx_rec.util.initialize import get_initializer, get_target_batch, init, terminate_config_initializer
 
 tf1 = tf.compat.v1
 
@@ -43,6 +43,73 @@ def test_run_before_the_tables_is_refused_while_that_session_is_open(mxrec):
     modify_graph_and_start_emb_cache()  # a new session takes the edits
 
 
+def test_a_session_of_several_devices_is_refused_too(mxrec):
+    iterator, batch = _iterator()
+    with tf1.Session(config=tf1.ConfigProto(device_count={"CPU": 3})) as session:
+        session.run(iterator.initializer)
+        _train(batch["i"], batch["y"])
+        with pytest.raises(GraphRewriteError, match=r"before the first session\.run"):
+            modify_graph_and_start_emb_cache()
+
+
+def test_a_session_of_a_server_is_refused_too(mxrec):
+    server = tf1.train.Server.create_local_server()
+    iterator, batch = _iterator()
+    with tf1.Session(server.target) as session:
+        session.run(iterator.initializer)
+        _train(batch["i"], batch["y"])
+        with pytest.raises(GraphRewriteError, match=r"before the first session\.run"):
+            modify_graph_and_start_emb_cache()
+
+
+def test_a_run_before_another_init_is_refused_while_that_session_is_open(mxrec):
+    iterator, batch = _iterator()
+    with tf1.Session() as session:
+        session.run(iterator.initializer)
+        session.run(_train(batch["i"], batch["y"]))
+        terminate_config_initializer()
+        init(use_dynamic_expansion=True)
+        _train(batch["i"], batch["y"])
+        with pytest.raises(GraphRewriteError, match=r"before the first session\.run"):
+            modify_graph_and_start_emb_cache()
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_what_another_session_ran_does_not_count(mxrec, is_open):
+    """Its graph had the first nodes of this one, by name."""
+    with tf.Graph().as_default():
+        other = tf1.Session()
+        other.run(tf.constant(3.0))
+        if not is_open:
+            other.close()
+    with tf1.Session() as session:
+        offset = tf.constant(5, tf.int64)  # "Const", like the other
+        iterator, batch = _iterator()
+        loss, step = _train(batch["i"] + offset, batch["y"])
+        modify_graph_and_start_emb_cache()
+        session.run(get_initializer(True))
+        session.run([loss, step])
+    other.close()
+
+
+def test_one_script_several_times_in_interactive_sessions():
+    tf1.disable_eager_execution()
+    losses = []
+    for _ in range(3):
+        terminate_config_initializer()
+        with tf.Graph().as_default():
+            init(use_dynamic_expansion=True)
+            session = tf1.InteractiveSession()
+            iterator, batch = _iterator()
+            loss, step = _train(batch["i"], batch["y"])
+            modify_graph_and_start_emb_cache()
+            session.run(get_initializer(True))
+            losses.append(session.run([loss, step])[0])
+            session.close()
+    terminate_config_initializer()
+    assert losses == losses[:1] * 3
+
+
 def test_closed_sessions_do_not_count(mxrec):
     iterator, batch = _iterator()
     loss, step = _train(batch["i"], batch["y"])
@@ -56,8 +123,6 @@ def test_closed_sessions_do_not_count(mxrec):
 
 
 def test_an_idle_session_made_first_is_fine(mxrec):
-    # Unlike any graph that another test has run: graphs are told apart by the names of their nodes.
-    tf.constant(0, name="only_here")
     with tf1.Session() as session:
         iterator, batch = _iterator()
         loss, step = _train(batch["i"], batch["y"])

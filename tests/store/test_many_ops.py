@@ -16,6 +16,7 @@ tf1 = tf.compat.v1
 InvalidArgumentError = tf.errors.InvalidArgumentError
 DIM = 3
 NONE = np.zeros([0], np.int64)
+DEFAULT_ROW = "table 'b': default_row must be empty or have dim elements: expected 3, got 2"
 UPDATES: dict[str, dict[str, Any]] = {
     "sgd": {"weight_decay": 0.01},
     "lazy_adam": {},
@@ -149,7 +150,8 @@ def test_one_table_several_times(session: Any) -> None:
             {"counts": [np.ones([2], np.int32), np.array([1, -1], np.int32)]},
             "table 'b': counts must not be negative, got -1 at position 1",
         ),
-        ({"default_rows": [np.zeros([0], np.float32), np.zeros([2], np.float32)]}, "table 'b': default_row must be"),
+        ({"default_rows": [np.zeros([0], np.float32), np.zeros([2], np.float32)]}, DEFAULT_ROW),
+        ({"max_keys": [2, 1]}, "table 'b': the batch has 2 distinct keys, but send_count is 1"),
         ({"restores": [[0, 2]], "restore_of": [1]}, r"table 'b': restore\[1\] = 2 is out of range \[0, 2\)"),
         ({"restores": [[0, -1]], "restore_of": [1]}, r"table 'b': restore\[1\] = -1 is out of range \[0, 2\)"),
         ({"restores": [[0]], "restore_of": [2]}, r"restore_of\[0\] must be in \[0, 2\), got 2"),
@@ -158,8 +160,9 @@ def test_one_table_several_times(session: Any) -> None:
 )
 def test_look_up_errors_name_the_table(session: Any, options: dict, message: str) -> None:
     result = look_up([handle("a"), handle("b")], [np.array([1, 2]), np.array([3, 4])], **options)
-    with pytest.raises(InvalidArgumentError, match=message):
+    with pytest.raises(InvalidArgumentError, match=message) as error:
         session.run(result)
+    assert "table 'b': table 'b'" not in str(error.value)
     sizes = session.run([ops.table_size(handle("a")), ops.table_size(handle("b"))])
     assert sizes[1] in (0, 2)
 

@@ -52,6 +52,14 @@ def test_gather_gives_default_row_for_address_zero():
         np.testing.assert_array_equal(rows, [[7, 8, 9], [2, 2, 2]])
 
 
+def test_a_default_row_of_another_length_is_refused():
+    with (
+        OpTable(3) as table,
+        pytest.raises(InvalidArgumentError, match="default_row must be empty or have dim elements: expected 3, got 2"),
+    ):
+        table.gather([0], [1, 2])
+
+
 @pytest.mark.parametrize("illegal", [1, -1, 2**63 - 1, -(2**63), 123456789])
 def test_illegal_address_is_named_and_nothing_is_applied(illegal):
     with OpTable(2, name="user") as table:
@@ -131,6 +139,31 @@ def test_initializer_parameters_are_checked(initializer, a, b):
         pytest.raises(InvalidArgumentError, match="the initializer's parameters must be"),
     ):
         table.find([1])
+
+
+@pytest.mark.parametrize(
+    ("pool", "got"),
+    [
+        (np.ones([2, 4], np.float64), r"double of shape \[2,4\]"),
+        (np.ones([2, 4], np.int32), r"int32 of shape \[2,4\]"),
+        (np.array([[b"a"] * 4]), r"string of shape \[1,4\]"),
+        (np.ones([4], np.float32), r"float of shape \[4\]"),
+        (np.float32(1), r"float of shape \[\]"),
+        (np.ones([4, 3], np.float32), r"float of shape \[4,3\]"),
+    ],
+    ids=["double", "int32", "string", "vector", "scalar", "other_dim"],
+)
+def test_a_pool_of_another_kind_is_refused(pool, got):
+    # Not by ops.table_handle, which makes floats of it: a graph from a file may hold anything.
+    with tf.Graph().as_default() as graph:
+        ops.table_handle("user", 4, initializer="pool", initializer_pool=np.ones([2, 4], np.float32))
+    graph_def = graph.as_graph_def()
+    graph_def.node[0].attr["initializer_pool"].tensor.CopyFrom(tf.make_tensor_proto(pool))
+    with tf.Graph().as_default(), tf1.Session() as session:
+        (handle,) = tf.import_graph_def(graph_def, return_elements=[f"{graph_def.node[0].name}:0"])
+        message = rf"table 'user': initializer_pool must be float of shape \[n, 4\], got {got}"
+        with pytest.raises(InvalidArgumentError, match=message):
+            session.run(ops.table_size(handle))
 
 
 def test_one_optimizer_per_table():

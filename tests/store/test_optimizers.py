@@ -70,6 +70,25 @@ def test_follows_its_formula(name, by_address):
 
 
 @BOTH_MODES
+def test_sgd_steps_do_not_age_lazy_adam(by_address):
+    """The bias correction counts an optimizer's own steps, whatever another one does before and between them."""
+    sgd, rng = OPTIMIZERS["sgd_decay"], np.random.RandomState(5)
+    with mode(by_address):
+        training = TwoLookups(OPTIMIZERS["lazy_adam"], by_address, 0.05)
+        sgd_step = sgd.create(by_address, 0.02).apply_gradients(training.pairs())
+        reference = Reference(training.case, by_address, KEYS, training.initial_rows(KEYS))
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            for kind in "sssssaasasa":
+                ids, coefficients = random_step(rng, KEYS)
+                session.run(sgd_step if kind == "s" else training.step, training.feed(ids, coefficients))
+                other, rate = (sgd, 0.02) if kind == "s" else (None, 0.05)
+                reference.train(gradients_by_key(ids, coefficients), rate, other)
+                if reference.steps:  # before that a table by address has no slots to compare
+                    reference.assert_close(training.content(session, KEYS.tolist()))
+
+
+@BOTH_MODES
 @pytest.mark.parametrize("name", FOUR)
 def test_rows_of_padding_keys_never_change(name, by_address):
     padding = (5, -1, 2**62, 424242)

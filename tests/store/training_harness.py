@@ -158,7 +158,7 @@ class TwoLookups:
         looked_up = [sparse_lookup(self.table, ids) for ids in self.ids]
         self.loss = tf.add_n([tf.reduce_sum(a * b) for a, b in zip(looked_up, self.coefficients)])
         self.optimizer = case.create(by_address, rate)
-        self.step = self.optimizer.apply_gradients(self._pairs(), global_step=global_step)
+        self.step = self.optimizer.apply_gradients(self.pairs(), global_step=global_step)
         self.all_keys = tf1.placeholder(tf.int64, [None])
         self.insert = sparse_lookup(self.table, self.all_keys, is_grad=False)
         if not by_address:
@@ -168,7 +168,8 @@ class TwoLookups:
             slots = [self.optimizer.get_slot(variable, slot) for slot in case.slots]
             self.parts = [tf.gather(part, self.offsets) for part in (variable, *slots)]
 
-    def _pairs(self):
+    def pairs(self):
+        """Gradients and what they are of, for `apply_gradients`."""
         if self.by_address:
             local = tf1.get_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
             addresses = tf1.get_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET)
@@ -222,14 +223,16 @@ class Reference:
         self.slots: dict[int, list] = {}
         self.steps = 0
 
-    def train(self, gradients, rate):
-        self.steps += 1
+    def train(self, gradients, rate, other=None):
+        """One step, or one of another optimizer without slots, which is none of this one's steps."""
+        case = self.case if other is None else other
+        self.steps += other is None
         for key, gradient in gradients.items():
             if key not in self.rows:
                 self.rows[key] = self.initial[key]
                 self.slots[key] = [np.full(DIM, value) for value in self.case.initial]
             if key not in self.padding:
-                self.rows[key], self.slots[key] = self.case.update(
+                self.rows[key], self.slots[key] = case.update(
                     self.rows[key], self.slots[key], gradient, rate, self.steps, self.by_address
                 )
 

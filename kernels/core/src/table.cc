@@ -278,6 +278,7 @@ class TableImpl final : public Table {
   std::atomic<bool> released_{false};
   std::atomic<int64_t> size_{0};
   std::atomic<int64_t> update_count_{0};
+  int64_t slot_steps_ = 0;  // guarded by rows_lock_
 };
 
 Status TableImpl::CheckSpans(Span<const Key> keys, Span<const Address> hints,
@@ -706,8 +707,9 @@ Status TableImpl::Apply(Span<const Address> addresses, const float* gradients,
   const Status status =
       ResolveForUpdate(addresses, parallel, rows.data(), &repeated);
   if (!status.ok()) return status;
-  const int64_t step =
-      update_count_.fetch_add(1, std::memory_order_relaxed) + 1;
+  update_count_.fetch_add(1, std::memory_order_relaxed);
+  // Only the owner of the slots knows a step: SGD in between does not age them.
+  const int64_t step = slots.initial_values.empty() ? 0 : ++slot_steps_;
 
   std::vector<float> sums;
   if (repeated) {

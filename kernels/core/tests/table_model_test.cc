@@ -296,12 +296,13 @@ class Stream {
     EXPECT_OK(table_->ApplyLazyAdam(addresses, gradients.data(), params,
                                     AnyParallel()));
     ++updates_;
+    ++adam_updates_;
     has_slots_ = true;
     const double b1 = params.beta1;
     const double b2 = params.beta2;
     const double lr = params.learning_rate *
-                      std::sqrt(1 - std::pow(b2, updates_)) /
-                      (1 - std::pow(b1, updates_));
+                      std::sqrt(1 - std::pow(b2, adam_updates_)) /
+                      (1 - std::pow(b1, adam_updates_));
     for (const auto& [key, g] : Sums(addresses, keys, gradients)) {
       ModelRow& row = rows_.at(key);
       for (int c = 0; c < dim_; ++c) {
@@ -365,6 +366,7 @@ class Stream {
   std::map<Key, Address> address_;          // visible or reserved
   std::set<Address> used_addresses_;
   int64_t updates_ = 0;
+  int64_t adam_updates_ = 0;
   bool has_slots_ = false;
 };
 

@@ -503,6 +503,38 @@ TEST(TableUpdate_SgdGoesWithAnySlots) {
   EXPECT_EQ(table->update_count(), 4);
 }
 
+// The bias correction counts LazyAdam's own steps, not SGD's before or between.
+TEST(TableUpdate_SgdDoesNotAgeLazyAdam) {
+  for (const bool repeated : {false, true}) {
+    const auto mixed = MakeTable(Options("mixed", 8));
+    const auto adam = MakeTable(Options("adam", 8));
+    std::vector<Key> keys = KeyRange(0, 30);
+    if (repeated) keys.insert(keys.end(), keys.begin(), keys.begin() + 5);
+    const auto in_mixed = FindOrInsert(mixed.get(), keys);
+    const auto in_adam = FindOrInsert(adam.get(), keys);
+    Rng rng(8);
+    const auto sgd_step = [&] {  // of rate 0, so that only a count could differ
+      const auto gradients = RandomGradients(&rng, keys.size(), 8);
+      ASSERT_OK(mixed->ApplySgd(in_mixed, gradients.data(), SgdParams{0, 0},
+                                FourThreads()));
+    };
+    LazyAdamParams params;
+    params.learning_rate = 0.1f;
+    for (int i = 0; i < 5; ++i) sgd_step();
+    for (int step = 1; step <= 4; ++step) {
+      const auto gradients = RandomGradients(&rng, keys.size(), 8);
+      ASSERT_OK(mixed->ApplyLazyAdam(in_mixed, gradients.data(), params,
+                                     FourThreads()));
+      ASSERT_OK(adam->ApplyLazyAdam(in_adam, gradients.data(), params,
+                                    FourThreads()));
+      EXPECT_TRUE(SameBits(Export(*adam), Export(*mixed)));
+      sgd_step();
+      EXPECT_EQ(mixed->update_count(), 5 + 2 * step);
+      EXPECT_EQ(adam->update_count(), step);
+    }
+  }
+}
+
 TEST(TableUpdate_NotANumberStaysInItsRow) {
   const auto table = MakeTable(Options("t", 16));
   const auto addresses = FindOrInsert(table.get(), KeyRange(0, 40));
