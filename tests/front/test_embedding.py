@@ -204,14 +204,19 @@ def test_lookup_of_a_table_of_another_graph_is_refused(mxrec):
         sparse_lookup(table, tf.constant([1], tf.int64))
 
 
-def test_lookup_in_the_body_of_a_conditional_is_refused(mxrec):
+@pytest.mark.parametrize("is_made_in_branch", [False, True])
+def test_lookup_in_the_body_of_a_conditional_is_refused(mxrec, is_made_in_branch):
     table = _table()
     ids = tf1.placeholder(tf.int64, [None])
     was_v2 = tf1.control_flow_v2_enabled()
     tf1.enable_control_flow_v2()
     try:
         with pytest.raises(ValueError, match="look up outside and use the result in the body"):
-            tf.cond(tf.size(ids) > 0, lambda: sparse_lookup(table, ids), lambda: tf.zeros([0, 4]))
+            tf.cond(
+                tf.size(ids) > 0,
+                lambda: sparse_lookup(table, ids + 1 if is_made_in_branch else ids),
+                lambda: tf.zeros([0, 4]),
+            )
     finally:
         (tf1.enable_control_flow_v2 if was_v2 else tf1.disable_control_flow_v2)()
 
