@@ -59,3 +59,42 @@ def outermost_graph(graph: tf.Graph) -> tf.Graph:
 def set_string_attr(op: tf.Operation, name: str, value: str) -> None:
     """Set a string attribute of a live op."""
     set_attr(op, name, attr_value_pb2.AttrValue(s=value.encode()))
+
+
+def given_seed(initializer: Any) -> Optional[Any]:
+    """The seed that an initializer was made with, `None` if it was made without.
+
+    Keras 3 sets the attribute `seed` of an initializer without one to a random number; its config keeps what was given.
+    """
+    config = _config(initializer) if _is_of_keras(initializer) else {}
+    seed = config["seed"] if "seed" in config else getattr(initializer, "seed", None)
+    if isinstance(seed, dict):  # of a Keras 3 SeedGenerator
+        return seed.get("config", {}).get("seed")
+    return seed
+
+
+def with_seed(initializer: Any, seed: int) -> Any:
+    """The initializer itself, or a copy with `seed` of a Keras initializer made without one.
+
+    All versions of Keras draw the seed that is missing from Python's random numbers; a graph's seed has no say.
+    """
+    if not _is_of_keras(initializer):
+        return initializer
+    config = _config(initializer)
+    if "seed" not in config or given_seed(initializer) is not None:
+        return initializer
+    try:
+        return type(initializer).from_config({**config, "seed": seed})
+    except TypeError:  # a subclass of user code whose constructor takes other parameters
+        return initializer
+
+
+def _is_of_keras(initializer: Any) -> bool:
+    return any(base.__module__.split(".")[0] in ("keras", "tf_keras") for base in type(initializer).__mro__)
+
+
+def _config(initializer: Any) -> dict[str, Any]:
+    try:
+        return dict(initializer.get_config())
+    except (AttributeError, NotImplementedError):
+        return {}

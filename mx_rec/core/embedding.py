@@ -228,8 +228,9 @@ def sparse_lookup(
         RuntimeError: a FeatureSpec without `batch`.
         TypeError, ValueError: a parameter is not as said above; the message names it.
         tf.errors.InvalidArgumentError: at run time, for a batch of more distinct keys than `send_count`, of which
-            nothing is looked up; for sparse ids that are not in order of their rows or not in their dense shape; and
-            for weights that are not in the rows of the ids.
+            nothing is looked up (after the rewrite nor for the other lookups of its op, so tables may differ after
+            this error from those of a run without the rewrite); for sparse ids that are not in order of their rows or
+            not in their dense shape; and for weights that are not in the rows of the ids.
     """
     config = ConfigInitializer.get_instance()
     if not isinstance(hashtable, EmbeddingTable):

@@ -118,6 +118,13 @@ def table_of_variable(variable: tf.Variable) -> Optional[EmbeddingTable]:
     return next((table for table in tables if table.variable is variable), None)
 
 
+def variables_of_tables(graph: tf.Graph) -> list[tf.Variable]:
+    """The rows of the tables of fixed capacity in a graph, in order of creation."""
+    state = _existing_state(graph)
+    tables = state.tables.values() if state is not None else ()
+    return [table.variable for table in tables if table.variable is not None]
+
+
 def live_sessions(graph: tf.Graph) -> list[tf.compat.v1.Session]:
     """Open sessions of a graph. Only the garbage collector knows them all."""
     return [

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+import numbers
 import re
 from collections.abc import Callable
 from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
+
+from mx_rec.tf_compat import given_seed, with_seed
 
 # Standard deviation of a standard normal truncated at two of its standard deviations; TensorFlow
 # divides by it so that variance scaling keeps the variance it promises.
@@ -34,9 +37,9 @@ def table_seed(table_name: str, initializer: Any, graph_seed: Optional[int]) -> 
 
     The same script gives the same initial rows in every process.
     """
-    own = getattr(initializer, "seed", None)
-    seed = own if isinstance(own, int) else graph_seed
-    digest = hashlib.sha256(f"{0 if seed is None else seed}/{table_name}".encode()).digest()
+    own = given_seed(initializer)
+    seed = own if isinstance(own, numbers.Integral) else graph_seed
+    digest = hashlib.sha256(f"{0 if seed is None else int(seed)}/{table_name}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
@@ -55,7 +58,8 @@ def to_native(initializer: Any, dim: int, vocabulary_size: int, seed: int) -> Na
 
     Raises:
         TypeError: `initializer` is a class or not callable.
-        ValueError: it does not give a float tensor of the shape it is asked for.
+        ValueError: a parameter of it is not finite or out of its range (the message names it), or it does not give a
+            float tensor of the shape it is asked for.
     """
     if isinstance(initializer, type) or not callable(initializer):
         raise TypeError(
@@ -71,20 +75,40 @@ def _plain_class_name(initializer: Any) -> str:
     return re.sub(r"V\d$", "", type(initializer).__name__).lower()
 
 
+def _title(initializer: Any) -> str:
+    return f"emb_initializer {type(initializer).__name__}"
+
+
+def _parameter(initializer: Any, name: str, default: Optional[float] = None) -> float:
+    """A parameter of an initializer; it must be finite in float32, in which the store computes."""
+    given = getattr(initializer, name) if default is None else getattr(initializer, name, default)
+    value = float(given)
+    if not abs(value) <= float(np.finfo(np.float32).max):
+        raise ValueError(f"{_title(initializer)}: {name} must be finite in float32, got {given}")
+    return value
+
+
 def _constant(initializer: Any, dim: int, vocabulary_size: int) -> Optional[NativeInitializer]:
-    value = getattr(initializer, "value", 0.0)
-    return NativeInitializer("constant", float(value)) if np.ndim(value) == 0 else None
+    if np.ndim(getattr(initializer, "value", 0.0)) != 0:
+        return None
+    return NativeInitializer("constant", _parameter(initializer, "value", 0.0))
 
 
 def _uniform(initializer: Any, dim: int, vocabulary_size: int) -> Optional[NativeInitializer]:
-    low, high = initializer.minval, initializer.maxval
+    low = _parameter(initializer, "minval")
     # TensorFlow reads a missing maxval as 1 for floats.
-    return NativeInitializer("uniform", float(low), 1.0 if high is None else float(high))
+    high = 1.0 if initializer.maxval is None else _parameter(initializer, "maxval")
+    if low > high:
+        raise ValueError(f"{_title(initializer)}: minval must be at most maxval, got minval={low} and maxval={high}")
+    return NativeInitializer("uniform", low, high)
 
 
 def _normal(kind: str) -> Callable[[Any, int, int], Optional[NativeInitializer]]:
     def read(initializer: Any, dim: int, vocabulary_size: int) -> Optional[NativeInitializer]:
-        return NativeInitializer(kind, float(initializer.mean), float(initializer.stddev))
+        mean, stddev = _parameter(initializer, "mean"), _parameter(initializer, "stddev")
+        if stddev < 0:
+            raise ValueError(f"{_title(initializer)}: stddev must be at least 0, got {stddev}")
+        return NativeInitializer(kind, mean, stddev)
 
     return read
 
@@ -95,7 +119,7 @@ def _variance_scaling(initializer: Any, dim: int, vocabulary_size: int) -> Optio
         "fan_out": float(dim),
         "fan_avg": (vocabulary_size + dim) / 2.0,
     }
-    scale = float(initializer.scale) / max(1.0, fans[initializer.mode])
+    scale = _parameter(initializer, "scale") / max(1.0, fans[initializer.mode])
     if initializer.distribution == "uniform":
         limit = math.sqrt(3.0 * scale)
         return NativeInitializer("uniform", -limit, limit)
@@ -122,6 +146,7 @@ _READERS: dict[str, Callable[[Any, int, int], Optional[NativeInitializer]]] = {
 
 
 def _pool(initializer: Any, dim: int, seed: int) -> NativeInitializer:
+    initializer = with_seed(initializer, seed % (1 << 31))
     rows = max(1, min(_POOL_MAX_ROWS, _POOL_ELEMENTS // dim))
     with tf.Graph().as_default():
         tf.compat.v1.set_random_seed(seed % (1 << 31))
@@ -133,7 +158,7 @@ def _pool(initializer: Any, dim: int, seed: int) -> NativeInitializer:
             values = np.asarray(session.run(tf.convert_to_tensor(block)))
     if values.shape != (rows, dim) or not np.issubdtype(values.dtype, np.floating):
         raise ValueError(
-            f"emb_initializer {type(initializer).__name__} must give a float tensor of shape "
+            f"{_title(initializer)} must give a float tensor of shape "
             f"({rows}, {dim}), got {values.dtype} of shape {values.shape}"
         )
     return NativeInitializer("pool", pool=values.astype(np.float32))

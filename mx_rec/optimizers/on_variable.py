@@ -8,7 +8,8 @@ lookup has made them unique already), and rows of padding keys are left out.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -38,11 +39,23 @@ class DistinctRowsMixin:
     The lookups of each table are merged before gradients are built.
     """
 
-    def compute_gradients(self, loss: Any, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """As TensorFlow's; see `mx_rec.graph.do_merge_lookup`."""
+    def compute_gradients(
+        self, loss: Any, var_list: Optional[Sequence[tf.Variable]] = None, *args: Any, **kwargs: Any
+    ) -> list[tuple[Any, Any]]:
+        """As TensorFlow's, after a merge (see `mx_rec.graph.do_merge_lookup`).
+
+        Args:
+            loss: scalar.
+            var_list: rows of tables; by default of all tables in the graph of `loss`, which are not trainable variables
+                and so not what TensorFlow would take.
+            *args: as in TensorFlow.
+            **kwargs: as in TensorFlow.
+        """
         if isinstance(loss, tf.Tensor):
             merge_for_gradients(loss)
-        return super().compute_gradients(loss, *args, **kwargs)  # type: ignore[misc, no-any-return]
+            if var_list is None:
+                var_list = graph_state.variables_of_tables(loss.graph) or None
+        return super().compute_gradients(loss, var_list, *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def _resource_apply_sparse_duplicate_indices(self, grad: tf.Tensor, handle: Any, indices: tf.Tensor) -> Any:
         rows, gradients = distinct_rows(indices, grad)

@@ -25,14 +25,36 @@ R = TypeVar("R")
 
 
 def check_learning_rate(learning_rate: LearningRate) -> LearningRate:
-    """A number 0..10, a scalar tensor, or a function that gives one."""
+    """A number 0..10, a scalar tensor, or a function of no arguments that gives one.
+
+    Raises:
+        TypeError: it is none of these; a Keras schedule is a function of the step.
+        ValueError: it is a number out of the range, or a tensor of another rank.
+    """
     if isinstance(learning_rate, (tf.Tensor, tf.Variable)):
         if learning_rate.shape.rank not in (None, 0):
             raise ValueError(f"learning_rate must be a scalar, got shape {learning_rate.shape}")
         return learning_rate
     if callable(learning_rate):
+        if not _takes_no_arguments(learning_rate):
+            raise TypeError(
+                "learning_rate must be a number, a scalar tensor, or a function of no arguments, got "
+                f"{learning_rate!r} of type {type(learning_rate).__name__}, which needs arguments; make a scalar "
+                "tensor of a schedule: schedule(global_step), where global_step is "
+                "tf.compat.v1.train.get_or_create_global_step() and is given to minimize or apply_gradients too"
+            )
         return learning_rate
     return check_float("learning_rate", learning_rate, 0.0, 10.0)
+
+
+def _takes_no_arguments(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        return False
+    except ValueError:  # some functions written in C have no signature
+        return True
+    return True
 
 
 def takes(parameters: Callable[P, T]) -> Callable[[Callable[[T], R]], Callable[P, R]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -201,14 +204,19 @@ def test_lookup_of_a_table_of_another_graph_is_refused(mxrec):
         sparse_lookup(table, tf.constant([1], tf.int64))
 
 
-def test_lookup_in_the_body_of_a_conditional_is_refused(mxrec):
+@pytest.mark.parametrize("is_made_in_branch", [False, True])
+def test_lookup_in_the_body_of_a_conditional_is_refused(mxrec, is_made_in_branch):
     table = _table()
     ids = tf1.placeholder(tf.int64, [None])
     was_v2 = tf1.control_flow_v2_enabled()
     tf1.enable_control_flow_v2()
     try:
         with pytest.raises(ValueError, match="look up outside and use the result in the body"):
-            tf.cond(tf.size(ids) > 0, lambda: sparse_lookup(table, ids), lambda: tf.zeros([0, 4]))
+            tf.cond(
+                tf.size(ids) > 0,
+                lambda: sparse_lookup(table, ids + 1 if is_made_in_branch else ids),
+                lambda: tf.zeros([0, 4]),
+            )
     finally:
         (tf1.enable_control_flow_v2 if was_v2 else tf1.disable_control_flow_v2)()
 
@@ -265,3 +273,62 @@ def test_any_other_initializer_is_evaluated(mxrec):
     assert np.all(rows[:, 0] % 3 == 0)
     assert len(set(rows[:, 0].tolist())) > 200
     np.testing.assert_array_equal(rows, _rows(Ramp(), dim=3, keys=500))
+
+
+_INITIAL_ROWS = """
+import hashlib, random, sys
+import numpy as np, tensorflow as tf
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.util.initialize import init
+tf.compat.v1.disable_eager_execution()
+init(use_dynamic_expansion=True)
+random.seed(int(sys.argv[1]))  # Keras draws default seeds from it
+made = [tf.keras.initializers.RandomNormal(), tf.keras.initializers.GlorotUniform(), tf.keras.initializers.Orthogonal()]
+made += [tf.random_normal_initializer(), tf.compat.v1.orthogonal_initializer()]
+tables = [create_table(tf.int64, 4, f"t{n}", initializer) for n, initializer in enumerate(made)]
+rows = [sparse_lookup(table, tf.range(50, dtype=tf.int64)) for table in tables]
+with tf.compat.v1.Session() as session:
+    print(*(hashlib.sha256(value.tobytes()).hexdigest() for value in session.run(rows)))
+"""
+
+
+def test_unseeded_initializers_give_the_same_rows_in_every_process():
+    runs = []
+    for default_seeds in "12":
+        command = [sys.executable, "-c", _INITIAL_ROWS, default_seeds]
+        runs.append(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+    assert len(set(runs[0])) == 5
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda seed: tf.keras.initializers.RandomNormal(seed=seed),
+        lambda seed: tf.keras.initializers.Orthogonal(seed=seed),
+        lambda seed: tf1.random_normal_initializer(seed=None if seed is None else np.int64(seed)),
+    ],
+)
+def test_the_seed_of_an_initializer_counts(mxrec, make):
+    rows = [_rows(make(seed), keys=20) for seed in (None, 3, 3, 4)]
+    np.testing.assert_array_equal(rows[1], rows[2])
+    assert not np.array_equal(rows[0], rows[1])
+    assert not np.array_equal(rows[1], rows[3])
+
+
+@pytest.mark.parametrize(
+    ("initializer", "message"),
+    [
+        (tf1.random_normal_initializer(stddev=-1.0), "stddev must be at least 0, got -1.0"),
+        (tf1.truncated_normal_initializer(stddev=-1.0), "stddev must be at least 0, got -1.0"),
+        (tf1.random_normal_initializer(mean=np.inf), "mean must be finite in float32, got inf"),
+        (tf1.random_uniform_initializer(2.0, 1.0), "minval must be at most maxval, got minval=2.0 and maxval=1.0"),
+        (tf1.random_uniform_initializer(-np.inf, 1.0), "minval must be finite in float32, got -inf"),
+        (tf1.random_uniform_initializer(0.0, 1e39), "maxval must be finite in float32, got 1e"),
+        (tf1.constant_initializer(np.nan), "value must be finite in float32, got nan"),
+        (tf1.variance_scaling_initializer(scale=np.inf), "scale must be finite in float32, got inf"),
+    ],
+)
+def test_parameters_of_initializers_are_checked_by_their_own_names(mxrec, initializer, message):
+    with pytest.raises(ValueError, match=rf"emb_initializer {type(initializer).__name__}: {message}"):
+        _table(initializer=initializer)

@@ -165,6 +165,15 @@ def test_ways_to_apply_gradients_are_equal(name):
         _assert_same(plain, _run("initializable", name, way, True))
 
 
+@pytest.mark.parametrize("way", ["minimize", "compute_gradients"])
+def test_the_rows_of_all_tables_are_trained_by_default(monkeypatch, way):
+    expected = _run("initializable", "lazy_adam", way, False)
+    chosen = WAYS[way]
+    monkeypatch.setitem(WAYS, way, lambda optimizer, loss, sparse: chosen(optimizer, loss, None))
+    _assert_same(expected, _run("initializable", "lazy_adam", way, False))
+    _assert_same(expected, _run("initializable", "lazy_adam", way, True))
+
+
 @pytest.mark.parametrize("name", FOUR)
 def test_padding_keys_with_and_without_the_rewrite(name):
     padding = [0, 3, -4, 10**12]

@@ -447,6 +447,36 @@ def separate_updates() -> Any:
     return graph.graph_def()
 
 
+def bounded() -> Any:
+    """Training lookups of which one has no bound on the keys of a batch, and eval lookups of which none has."""
+    graph = LookupGraph()
+    ids, other_ids, _ = graph.batch()
+    for name, max_keys in (("user", 5), ("item", 0), ("shop", 7)):
+        table = graph.table(name)
+        graph.unary(f"use_{name}", "Relu", graph.lookup("train", table, other_ids, max_keys=max_keys), DT_FLOAT)
+        graph.unary(f"read_{name}", "Relu", graph.lookup("eval", table, ids, is_train=False), DT_FLOAT)
+    return graph.graph_def()
+
+
+def waiting_updates() -> Any:
+    """Updates of one call: two that wait for one node, two for two nodes, and one for none."""
+    graph = LookupGraph()
+    _, other_ids, _ = graph.batch()
+    waits = {"a": ["one"], "b": ["one", "two"], "c": [], "d": ["two", "one"], "e": ["one"]}
+    updates = []
+    for name in waits:
+        result = graph.lookup("train", graph.table(name), other_ids)
+        updates.append(graph.update(f"mx_rec/{name}/train", graph.unary(f"{name}_grad", "Neg", result, DT_FLOAT)))
+    for name in ("one", "two"):
+        graph.add(name, "NoOp")
+    graph.add("train", "NoOp", (), controls=updates)
+    graph_def = graph.graph_def()
+    for node in graph_def.node:
+        if node.name in updates:
+            node.input.extend(f"^{control}" for control in waits[node.name.split("/")[1]])
+    return graph_def
+
+
 def pooled() -> Any:
     """Pooled lookups of sparse ids: two that are trained, one that is not, and an eval lookup."""
     graph = LookupGraph()
@@ -600,11 +630,13 @@ CASES = [
     GoldenCase("error", SwapIterators(), marks_that_lie),
     GoldenCase("positive", FuseLookups(), training, swapped()),
     GoldenCase("pooled", FuseLookups(), pooled, swapped()),
+    GoldenCase("bounded", FuseLookups(), bounded, swapped()),
     GoldenCase("no_match", FuseLookups(), one_lookup, swapped()),
     GoldenCase("no_match_before_swap", FuseLookups(), training),
     GoldenCase("refused", FuseLookups(), waiting_lookups, swapped()),
     GoldenCase("positive", FuseUpdates(), training, (*swapped(), FuseLookups())),
     GoldenCase("single_lookups", FuseUpdates(), training),
+    GoldenCase("waiting", FuseUpdates(), waiting_updates),
     GoldenCase("no_match", FuseUpdates(), one_lookup),
     GoldenCase("refused", FuseUpdates(), separate_updates),
     GoldenCase("positive", HotEmbedding(), train_and_eval),

@@ -107,9 +107,11 @@ class LookupGraph:
     def unary(self, name: str, op: str, x: Source, dtype: int = DT_INT64, **options: Any) -> TensorRef:
         return self.add(name, op, [x], {"T": attr_type(dtype)}, **options)
 
-    def lookup(self, name: str, table: TensorRef, ids: Source, *, is_train: bool = True, dim: int = 4) -> TensorRef:
+    def lookup(
+        self, name: str, table: TensorRef, ids: Source, *, is_train: bool = True, dim: int = 4, max_keys: int = 0
+    ) -> TensorRef:
         """The nodes of one `sparse_lookup`. Returns its result."""
-        scope, rows, restore, mark = self._local_embedding(name, table, ids, is_train, dim)
+        scope, rows, restore, mark = self._local_embedding(name, table, ids, is_train, dim, max_keys)
         axis = self.const(f"{scope}/embeddings/axis", 0, DT_INT32)
         types = {"Tparams": DT_FLOAT, "Tindices": DT_INT32, "Taxis": DT_INT32}
         attrs = {name: attr_type(dtype) for name, dtype in types.items()}
@@ -129,7 +131,7 @@ class LookupGraph:
         return self.add(f"{scope}/embeddings", "MxRecPool", [rows, restore, splits], attrs)
 
     def _local_embedding(
-        self, name: str, table: TensorRef, ids: Source, is_train: bool, dim: int
+        self, name: str, table: TensorRef, ids: Source, is_train: bool, dim: int, max_keys: int = 0
     ) -> tuple[str, TensorRef, TensorRef, dict[str, AttrValue]]:
         """(scope, local embedding, the place of each id in it, what marks the nodes of the lookup)."""
         scope = f"{table.node.rsplit('/', 1)[0]}/{name}"
@@ -138,10 +140,11 @@ class LookupGraph:
         self.add(f"{scope}/unique", "MxRecUnique", [entrance], {"Tids": attr_type(DT_INT64), **mark})
         keys, restore, counts = (TensorRef(f"{scope}/unique", index) for index in range(3))
         hints = self.const(f"{scope}/no_hints", [])
+        attrs = {**mark, "max_keys": attr_int(max_keys)} if max_keys else mark
         if is_train:
-            addresses = self.add(f"{scope}/addresses", "MxRecFindOrInsert", [table, keys, hints, counts], mark)
+            addresses = self.add(f"{scope}/addresses", "MxRecFindOrInsert", [table, keys, hints, counts], attrs)
         else:
-            addresses = self.add(f"{scope}/addresses", "MxRecFind", [table, keys, hints], mark)
+            addresses = self.add(f"{scope}/addresses", "MxRecFind", [table, keys, hints], attrs)
         default_row = self.const(f"{scope}/default_row", [], DT_FLOAT)
         rows = self.add(
             f"{scope}/local_emb",

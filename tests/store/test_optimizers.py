@@ -302,6 +302,24 @@ def test_learning_rate_must_be_a_scalar(by_address):
             create(learning_rate=tf.constant([0.1, 0.2]))
 
 
+@BOTH_MODES
+@pytest.mark.parametrize("create", sorted(BY_ADDRESS))
+def test_a_function_of_the_step_is_no_learning_rate(create, by_address):
+    schedule = tf.keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.8)
+    message = r"or a function of no arguments, got .* of type ExponentialDecay.*: schedule\(global_step\)"
+    with mode(by_address), pytest.raises(TypeError, match=message):
+        (BY_ADDRESS if by_address else ON_VARIABLE)[create](learning_rate=schedule)
+
+
+@BOTH_MODES
+def test_the_tensor_of_a_keras_schedule_is_a_learning_rate(by_address):
+    with mode(by_address):
+        global_step = tf1.train.get_or_create_global_step()
+        rate = tf.keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.8)(global_step)
+        training = TwoLookups(OPTIMIZERS["sgd"], by_address, rate, global_step=global_step)
+        _assert_follows(training, [0.1 * 0.8**step for step in range(STEPS)], seed=5)
+
+
 def test_attributes_are_checked_in_the_op():
     with tf.Graph().as_default(), tf1.Session() as session:
         handle = ops.table_handle("t", 2)
