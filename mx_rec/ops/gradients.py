@@ -16,7 +16,7 @@ RESTORE_GRADIENT = "MxRecRestore"
 def _restore_gradient(restore: tf.Operation, gradient: tf.Tensor) -> list:
     """The sums that TensorFlow's own gradient gives, added in the same order by an op made for it.
 
-    TensorFlow's UnsortedSegmentSum takes up to five times as long (docs/benchmarks.md).
+    TensorFlow's UnsortedSegmentSum takes up to 2.4 times as long (docs/benchmarks.md).
     """
     rows, positions, _ = restore.inputs
     values = tf.convert_to_tensor(gradient)
