@@ -31,12 +31,13 @@ from mx_rec.graph.functions import FunctionBuilder, sanitized
 from mx_rec.graph.iterator_groups import IteratorGroup, iterator_group
 from mx_rec.graph.iterators import ONE_SHOT, IteratorInfo, Obstacle, iterator_info, iterator_of
 from mx_rec.graph.node import Node, TensorRef
-from mx_rec.graph.op_signatures import OP_LOOK_AHEAD, OP_PREPARE_MANY
+from mx_rec.graph.op_signatures import OP_LOOK_AHEAD, OP_PREPARE_MANY, OP_UNIQUE
 from mx_rec.graph.resources import IMMUTABLE_TABLES
 from mx_rec.graph.slices import captured_tables, slice_analysis
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome, Refusal
 from mx_rec.passes.find_lookups import TRAIN, Lookup, find_lookups, function_lookups, retired_uniques
+from mx_rec.passes.merge_lookups import MergeLookups, merged_names
 
 _TASK = re.compile(r"/job:[^/]*|/replica:[^/]*|/task:[^/]*")
 
@@ -113,16 +114,24 @@ class HoistLookups(Pass):
                 groups.setdefault(group, []).append(lookup)
                 continue
             if obstacle is not None:
-                refusals.append(_refusal(lookup, obstacle))
+                refusals.append(_refusal(view, lookup, obstacle))
             kept[group] += lookup.side != TRAIN
         slices = _slices(view, self.op_types)
         for first in dict.fromkeys([*groups, *slices]):
             if view.node(first).has_attr(marks.HOIST_TYPES):
                 continue
             lookups, roots = groups.get(first, []), slices.get(first, [])
-            obstacle = _other_work(view, iterator_group(view, first), lookups, roots)
+            drawn = iterator_group(view, first)
+            obstacle = _other_work(view, drawn, lookups, ())
             if obstacle is not None:
-                refusals.extend(_refusal(lookup, obstacle) for lookup in lookups)
+                refusals.extend(_refusal(view, lookup, obstacle) for lookup in lookups)
+                continue
+            obstacle = _other_work(view, drawn, lookups, roots)
+            if obstacle is not None:  # what was asked for besides must not keep the lookups from moving
+                reason = f"stays at the step: {obstacle.node!r} {obstacle.reason}"
+                refusals.extend(Refusal(root, reason) for root in roots)
+                roots = []
+            if not lookups and not roots:
                 continue
             hoist = _GroupHoist(view, edits, self, first, lookups, roots, has_other_readers=bool(kept[first]))
             notes.append(hoist.apply())
@@ -205,8 +214,9 @@ def slice_of(view: GraphView, node: Node) -> tuple[str | None, Obstacle | None]:
     return iterator.node, _no_shared_name(nameless[0]) if nameless else None
 
 
-def _refusal(lookup: Lookup, obstacle: Obstacle) -> Refusal:
-    return Refusal(obstacle.node, f"{obstacle.reason} (lookup {lookup.name!r} stays at the step)")
+def _refusal(view: GraphView, lookup: Lookup, obstacle: Obstacle) -> Refusal:
+    names = ", ".join(map(repr, merged_names(view, lookup)))
+    return Refusal(obstacle.node, f"{obstacle.reason} (lookup {names} stays at the step)")
 
 
 def _table_obstacle(view: GraphView, lookup: Lookup) -> Obstacle | None:
@@ -280,7 +290,7 @@ def _other_work(
     for index, handle in enumerate(captured_tables(view, together)):
         builder.add_argument(f"table_{index}", DT_RESOURCE, [handle])
     builder.clone(together, dropped_controls=group.get_nexts)
-    work = [{builder.body(node.name) for node in nodes} for nodes in of_reader.values()]
+    work = [{builder.body(node.name) for node in nodes if not _cannot_fail(node)} for nodes in of_reader.values()]
     first = group.readers[0].get_nexts[0]
     for reader, done in zip(group.readers, work):
         if done != work[0]:
@@ -290,6 +300,11 @@ def _other_work(
             )
             return Obstacle(reader.get_nexts[0], reason)
     return None
+
+
+def _cannot_fail(node: Node) -> bool:
+    """Nodes that do well for any ids: one side may have merged its lookups, and the other not."""
+    return node.op == OP_UNIQUE or MergeLookups.made(node)
 
 
 def _add_batch(view: GraphView, builder: FunctionBuilder, group: IteratorGroup) -> list[str]:

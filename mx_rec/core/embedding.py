@@ -188,7 +188,8 @@ def sparse_lookup(
             RaggedTensor. Every int value is a legal id, also a negative one. Or a FeatureSpec of the table: then
             `batch` has the ids.
         send_count: 1..2147483647, the largest number of distinct keys of a batch. Needed, and used, with
-            `init(use_dynamic=False)` only; the shape of dense `ids` must then be known.
+            `init(use_dynamic=False)` only; the shape of dense `ids` must then be known. Of merged lookups the
+            sum holds.
         dim: accepted (older spelling); must equal the table's if given.
         is_train: training lookups insert missing keys with their initial rows and count; others
             never do, and read `serving_default_value` for missing keys.

@@ -134,6 +134,7 @@ class FunctionBuilder:
             node.write(target)
         target.device = ""
         target.ClearField("experimental_debug_info")
+        target.ClearField("experimental_type")  # which TensorFlow adds to nodes of a live graph
         for name in _DROPPED_ATTRS:
             target.attr.pop(name, None)
         return target

@@ -38,7 +38,8 @@ def do_merge_lookup(is_train: bool = True) -> PassReport:
 
     It does nothing for a table with one lookup, or whose lookups have been merged. Lookups stay apart if their ids
     come from different batches, or may not run ahead of the step (such as fed ids: a run of another lookup would need
-    them), or if they differ in `serving_default_value` or `is_grad`; the report says which and why. Lookups with
+    them), or if they differ in `serving_default_value` or `is_grad`; the report says which and why. Pooled lookups are
+    left alone. The `send_count` of a merged lookup is the sum of those of its parts. Lookups with
     `is_grad=False` are merged with each other: so their keys get no update, not even of moments.
 
     Args:

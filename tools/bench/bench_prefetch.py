@@ -1,8 +1,9 @@
 """Whole training loops with and without the rewrite: what preparing batches ahead of the step gains.
 
-*movielens* is the model of `demo/` on its data. *heavy* looks up keys that take long to make: 4 features of 8 words
-each that are split, lower-cased, joined in pairs and hashed, for batches of 2,048. Both are fed by tf.data with a
-prefetch of their own, as scripts have it; TensorFlow may use all cores in both.
+*movielens* is the model of `demo/` on its data. *heavy* looks up keys that take long to make: words that are split,
+lower-cased, joined in pairs and hashed, for batches of 2,048. With 4 features of 8 words a step can make the keys of
+one on one core and those of another on the next; with 1 feature of 32 words they are one chain of ops. All are fed by
+tf.data with a prefetch of their own, as scripts have it; TensorFlow may use all cores.
 
     bench_prefetch.py [--rounds 7] [--calls 30] [--prefetch 2]
 """
@@ -30,7 +31,7 @@ import movielens_deepfm
 
 tf1 = tf.compat.v1
 tf1.disable_eager_execution()
-HEAVY_BATCH, HEAVY_FEATURES, HEAVY_WORDS, HEAVY_DIM = 2_048, 4, 8, 16
+HEAVY_BATCH, HEAVY_DIM = 2_048, 16
 VOCABULARY = 50_000
 
 
@@ -67,10 +68,10 @@ def movielens_loop(rewrite: bool) -> Callable[[int], object]:
         return train(rewrite, iterator.initializer, loss)
 
 
-def heavy_loop(rewrite: bool) -> Callable[[int], object]:
+def heavy_loop(rewrite: bool, features: int, length: int) -> Callable[[int], object]:
     words = np.array([f"Word{n}" for n in range(VOCABULARY)])
     random = np.random.RandomState(0)
-    shape = (16 * HEAVY_BATCH, HEAVY_FEATURES, HEAVY_WORDS)
+    shape = (16 * HEAVY_BATCH, features, length)
     picked = np.minimum(random.zipf(1.2, shape) - 1, VOCABULARY - 1)
     texts = np.array([[" ".join(words[row]) for row in sample] for sample in picked])
     labels = random.rand(len(texts)).astype(np.float32)
@@ -79,14 +80,14 @@ def heavy_loop(rewrite: bool) -> Callable[[int], object]:
         iterator = tf1.data.make_initializable_iterator(data.batch(HEAVY_BATCH, drop_remainder=True).prefetch(2))
         text, label = iterator.get_next()
         results = []
-        for feature in range(HEAVY_FEATURES):
+        for feature in range(features):
             parts = tf.strings.split(tf.strings.lower(text[:, feature]), " ")
-            parts = parts.to_tensor(default_value="", shape=[None, HEAVY_WORDS])
+            parts = parts.to_tensor(default_value="", shape=[None, length])
             pairs = tf.strings.join([parts[:, :-1], parts[:, 1:]], "_")
             keys = tf.strings.to_hash_bucket_fast(tf.concat([parts, pairs], 1), 1 << 40)
             store = create_table(tf.int64, HEAVY_DIM, f"words{feature}", tf1.truncated_normal_initializer(stddev=0.01))
             results.append(tf.reduce_sum(sparse_lookup(store, keys), 1))
-        weights = tf1.get_variable("weights", [HEAVY_FEATURES * HEAVY_DIM, 1], use_resource=True)
+        weights = tf1.get_variable("weights", [features * HEAVY_DIM, 1], use_resource=True)
         logits = tf.squeeze(tf.matmul(tf.concat(results, 1), weights), 1)
         loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=label, logits=logits))
         return train(rewrite, iterator.initializer, loss)
@@ -100,7 +101,12 @@ def main() -> None:
     args = parser.parse_args()
     print(environment() + "\n")
     init(use_dynamic_expansion=True, prefetch_batch_number=args.prefetch)
-    for name, make, samples in (("movielens", movielens_loop, 256), ("heavy", heavy_loop, HEAVY_BATCH)):
+    loops: dict[str, tuple[Callable[[bool], Callable[[int], object]], int]] = {
+        "movielens": (movielens_loop, 256),
+        "heavy, 4 features of 8 words": (lambda rewrite: heavy_loop(rewrite, 4, 8), HEAVY_BATCH),
+        "heavy, 1 feature of 32 words": (lambda rewrite: heavy_loop(rewrite, 1, 32), HEAVY_BATCH),
+    }
+    for name, (make, samples) in loops.items():
         candidates = {"with the rewrite": make(True), "without": make(False)}
         times = interleave(candidates, args.rounds, args.calls, warmup=40)
         title = f"{name}: training step of {samples:,} samples"
