@@ -39,3 +39,6 @@ class MxRecMode(BaseEnum):
 
     FIXED_CAPACITY = "fixed_capacity"
     DYNAMIC_EXPANSION = "dynamic_expansion"
+
+
+HOT_EMBEDDING_ENV = "HOT_EMBEDDING"  # environment: 0 leaves gathers that restore the batch to TensorFlow's kernel

@@ -8,7 +8,7 @@ from typing import Optional, Union
 import tensorflow as tf
 
 from mx_rec import ops
-from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER, ATTR_GRAPH_TOKEN
+from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER, ATTR_GRAPH_TOKEN, HOT_EMBEDDING_ENV
 from mx_rec.core import graph_state
 from mx_rec.errors import GraphRewriteError
 from mx_rec.graph.apply_live import apply_live
@@ -32,7 +32,6 @@ from mx_rec.util.log import logger
 from mx_rec.util.validate import check_bool
 
 DUMP_DIR = "export_graph"
-HOT_EMBEDDING_ENV = "HOT_EMBEDDING"
 _VARIABLE_UPDATES = ("ResourceScatter", "ResourceSparseApply")
 
 

@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from mx_rec.constants.constants import ASCEND_GLOBAL_HASHTABLE_COLLECTION, MAX_INT32
+from mx_rec.constants.constants import ASCEND_GLOBAL_HASHTABLE_COLLECTION, HOT_EMBEDDING_ENV, MAX_INT32
 from mx_rec.core import graph_state
 from mx_rec.util.log import logger
 from mx_rec.util.validate import check_bool, check_int, check_optional_int, check_string
@@ -247,6 +247,35 @@ def get_rank_size() -> int:
     """Number of processes: `init(rank_size=)`, else the MPI environment, else 1."""
     rank_size = ConfigInitializer.get_instance().config.rank_size
     return int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1)) if rank_size is None else rank_size
+
+
+def get_local_rank_size() -> int:
+    """Number of processes on this machine: the MPI environment, else `get_rank_size()`."""
+    size = get_rank_size()
+    return int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", size))
+
+
+def get_device_id() -> int:
+    """Number of the device of this process; on CPUs its number among the processes of this machine."""
+    rank_id = get_rank_id()
+    return int(os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", rank_id))
+
+
+def get_use_static() -> bool:
+    """Whether shapes and send counts are checked (`init(use_dynamic=False)`)."""
+    return ConfigInitializer.get_instance().use_static
+
+
+def get_use_hot() -> bool:
+    """Whether frequent keys are treated apart; always, unless HOT_EMBEDDING=0 is in the environment."""
+    ConfigInitializer.get_instance()
+    return os.environ.get(HOT_EMBEDDING_ENV, "1") != "0"
+
+
+def clear_channel(is_train_channel: bool = False) -> None:
+    """Accepted: an iterator's initializer already begins anew, with nothing left of the batches prepared before."""
+    check_bool("is_train_channel", is_train_channel)
+    ConfigInitializer.get_instance()
 
 
 def get_use_dynamic_expansion() -> bool:

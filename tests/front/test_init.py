@@ -75,6 +75,24 @@ def test_older_getters_and_setters(monkeypatch):
     assert initialize.get_rank_size() == 1
 
 
+def test_other_older_getters(monkeypatch):
+    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "HOT_EMBEDDING"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(EnvironmentError, match="call mx_rec.util.initialize.init"):
+        initialize.get_use_hot()
+    init(rank_id=3, rank_size=8, use_dynamic=False)
+    assert (initialize.get_local_rank_size(), initialize.get_device_id()) == (8, 3)
+    assert initialize.get_use_static() and initialize.get_use_hot()
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "4")
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1")
+    monkeypatch.setenv("HOT_EMBEDDING", "0")
+    assert (initialize.get_local_rank_size(), initialize.get_device_id()) == (4, 1)
+    assert not initialize.get_use_hot()
+    initialize.clear_channel(is_train_channel=True)
+    with pytest.raises(TypeError, match="is_train_channel"):
+        initialize.clear_channel(1)
+
+
 def test_get_initializer_before_the_rewrite_says_what_to_call():
     init()
     with pytest.raises(EnvironmentError, match="modify_graph_and_start_emb_cache"):
