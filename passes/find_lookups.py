@@ -86,7 +86,7 @@ class Lookup:
     @property
     def reason(self) -> str:
         """Why it cannot be moved, or ""."""
-        return "" if self.obstacle is None else f"{self.obstacle.node}: {self.obstacle.reason}"
+        return "" if self.obstacle is None else str(self.obstacle)
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ class HoistLookups(Pass):
             if obstacle is not None:
                 refusals.extend(_refusal(view, lookup, obstacle) for lookup in lookups)
                 continue
-            obstacle = _other_work(view, drawn, lookups, roots)
+            obstacle = _other_work(view, drawn, lookups, roots) if roots else None
             if obstacle is not None:  # what was asked for besides must not keep the lookups from moving
                 reason = f"stays at the step: {obstacle.node!r} {obstacle.reason}"
                 refusals.extend(Refusal(root, reason) for root in roots)

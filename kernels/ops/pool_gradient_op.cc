@@ -48,12 +48,7 @@ class PoolGradientOp : public OpKernel {
  public:
   explicit PoolGradientOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, GetCombiner(context, &combiner_));
-    int num_weights = 0;
-    OP_REQUIRES_OK(context, context->GetAttr("W", &num_weights));
-    OP_REQUIRES(context, num_weights <= 1,
-                tensorflow::errors::InvalidArgument("W must be 0 or 1, got ",
-                                                    num_weights));
-    is_weighted_ = num_weights == 1;
+    OP_REQUIRES_OK(context, GetIsWeighted(context, &is_weighted_));
   }
 
   void Compute(OpKernelContext* context) override {

@@ -10,6 +10,19 @@
 
 namespace mxrec_ops {
 
+// Whether an op of optional weights, `weights: W * float`, has any.
+inline tensorflow::Status GetIsWeighted(
+    tensorflow::OpKernelConstruction* context, bool* is_weighted) {
+  int num_weights = 0;
+  TF_RETURN_IF_ERROR(context->GetAttr("W", &num_weights));
+  if (num_weights > 1) {
+    return tensorflow::errors::InvalidArgument("W must be 0 or 1, got ",
+                                               num_weights);
+  }
+  *is_weighted = num_weights == 1;
+  return tensorflow::Status();
+}
+
 inline tensorflow::Status GetCombiner(tensorflow::OpKernelConstruction* context,
                                       mxrec::Combiner* combiner) {
   std::string name;

@@ -131,7 +131,7 @@ def _lookup(view: GraphView, lookup: Lookup) -> LookupSummary:
         ids=None if lookup.ids is None else str(lookup.ids),
         iterator=lookup.iterator,
         state=state,
-        reason="" if obstacle is None else f"{obstacle.node}: {obstacle.reason}",
+        reason="" if obstacle is None else str(obstacle),
     )
 
 

@@ -32,6 +32,9 @@ class Obstacle(NamedTuple):
     node: str
     reason: str
 
+    def __str__(self) -> str:
+        return f"{self.node}: {self.reason}"
+
 
 @dataclass(frozen=True)
 class IteratorInfo:

@@ -148,7 +148,7 @@ def _row(view: GraphView, node: Any, moved: bool) -> SlicedNode:
     if moved:
         return SlicedNode(node.op, node.name, True, "")
     _, obstacle = slice_of(view, node)
-    reason = "its lookup stays at the step" if obstacle is None else f"{obstacle.node}: {obstacle.reason}"
+    reason = "its lookup stays at the step" if obstacle is None else str(obstacle)
     return SlicedNode(node.op, node.name, False, reason)
 
 

@@ -234,7 +234,7 @@ def _row(view: GraphView, lookup: Lookup, place: int, accounted: set[str]) -> Ro
         dim=lookup.dim,
         side=lookup.side,
         state=_state(view, lookup),
-        reason="" if obstacle is None else f"{obstacle.node}: {obstacle.reason}",
+        reason="" if obstacle is None else str(obstacle),
         ops=sum(before.kinds.values()),
         op_kinds=f"{named}, ..." if len(kinds) > _KINDS_SHOWN else named,
         has_unique=lookup.unique_node is not None or ahead is not None,
