@@ -28,7 +28,7 @@ from mx_rec.core.asc.batch import check_ids, component
 from mx_rec.core.asc.feature_spec import FeatureSpec
 from mx_rec.core.initializers import table_seed, to_native
 from mx_rec.core.table import EmbeddingTable
-from mx_rec.tf_compat import set_string_attr
+from mx_rec.tf_compat import outermost_graph, set_string_attr
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
 from mx_rec.util.validate import check_bool, check_float, check_int, check_string
@@ -375,7 +375,7 @@ def _check_lookup_arguments(table: EmbeddingTable, ids: Any, dim: Any, is_train:
             f"but ids are {ids.dtype.name}; cast one of them"
         )
     graph = table.handle.graph
-    if flat.graph is not graph and not _is_body_in(flat.graph, graph):
+    if flat.graph is not graph and outermost_graph(flat.graph) is not graph:
         raise ValueError(
             f"table {table.table_name!r} and the ids {flat.name!r} belong to different graphs; "
             "create the table in the graph that uses it"
@@ -406,13 +406,6 @@ def _check_static(table: EmbeddingTable, ids: pooling.Ids, send_count: Any) -> i
             "(batch(..., drop_remainder=True) makes it known); or use init(use_dynamic=True)"
         )
     return int(send_count)
-
-
-def _is_body_in(inner: Optional[tf.Graph], graph: tf.Graph) -> bool:
-    """Whether `inner` is the body of a function, a branch or a loop that is built in `graph`."""
-    while inner is not None and inner is not graph:
-        inner = getattr(inner, "outer_graph", None)
-    return inner is graph
 
 
 def _lookup_name(state: graph_state.GraphState, name: Optional[str], is_train: bool) -> str:
