@@ -19,6 +19,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from mx_rec import ops
+from mx_rec.checkpoint import manifest_key
 from mx_rec.core import graph_state
 from mx_rec.core.table import EmbeddingTable
 from mx_rec.tf_compat import SaveableObject, SaveSpec, register_collection_proto
@@ -51,11 +52,6 @@ class SavedParts:
     steps: tuple[str, ...] = ()
     optimizer: str = ""
     slot_initials: tuple[float, ...] = ()
-
-
-def manifest_key(table_name: str) -> str:
-    """The name of a table's manifest in a checkpoint."""
-    return f"mx_rec/{table_name}/manifest"
 
 
 class TableSaveable(SaveableObject):

@@ -17,8 +17,8 @@ struct FileHeader {
   uint32_t version;
   uint32_t reserved;
   char content[16];  // id, hexadecimal
-  uint32_t crc;      // of what is before it
   uint32_t padding;
+  uint32_t crc;  // of what is before it
 };
 static_assert(sizeof(FileHeader) == 40, "part of the format");
 

@@ -285,6 +285,7 @@ Status TableImpl::Restore(const RestoreRequest& request,
   status = CheckSaved(request, manifest);
   if (!status.ok()) return status;
   const bool had_keys = size() > 0;
+  const SlotLayout slots_before = slots_;
   SlotLayout slots = slots_;
   const bool takes_slots = request.with_slots && !manifest.optimizer.empty();
   if (slots.optimizer.empty() && takes_slots) {
@@ -298,7 +299,7 @@ Status TableImpl::Restore(const RestoreRequest& request,
     if (!status.ok()) break;
   }
   if (!status.ok()) {
-    (void)ResetContent(slots_);
+    (void)ResetContent(slots_before);
     if (!had_keys) return status;
     return Status(status.code(), status.message() +
                                      "; it was whole a moment ago. Table '" +
