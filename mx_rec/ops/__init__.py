@@ -13,10 +13,13 @@ from mx_rec.ops.many_ops import (
 )
 from mx_rec.ops.pool_ops import pool, row_splits
 from mx_rec.ops.registry import (
+    SaveKind,
     TableStats,
     beginning_was_run,
     graph_was_run,
+    last_saved_prefix,
     release_all_tables,
+    saving,
     table_stats,
 )
 from mx_rec.ops.table_ops import (
@@ -43,6 +46,7 @@ from mx_rec.ops.table_ops import (
 
 __all__ = [
     "RESTORE_GRADIENT",
+    "SaveKind",
     "TableStats",
     "apply_adagrad_by_address",
     "apply_adagrad_by_address_many",
@@ -58,6 +62,7 @@ __all__ = [
     "fresh_rows",
     "gather_by_address",
     "graph_was_run",
+    "last_saved_prefix",
     "library_path",
     "load_library",
     "look_ahead",
@@ -68,6 +73,7 @@ __all__ = [
     "ready_slots",
     "release_all_tables",
     "row_splits",
+    "saving",
     "sum_gradients_many",
     "table_capacity",
     "table_export",

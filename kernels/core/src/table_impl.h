@@ -15,8 +15,10 @@
 #include <unordered_set>
 #include <vector>
 
+#include "change_tracker.h"
 #include "key_sorter.h"
 #include "mxrec/checkpoint.h"
+#include "mxrec/saving.h"
 #include "mxrec/table.h"
 #include "row_store.h"
 #include "rw_lock.h"
@@ -94,6 +96,7 @@ class TableImpl final : public Table {
   }
   MemoryUsage memory() const override;
   Status Save(const SaveRequest& request, SavedTable* saved) override;
+  void CommitSave(const std::string& prefix) override;
   Status Restore(const RestoreRequest& request, RestoreReport* report) override;
   void Release() override;
   // Without a lock: the registry asks while a release may be waiting.
@@ -192,9 +195,13 @@ class TableImpl final : public Table {
   Manifest NewManifest(const SaveRequest& request) const;
   Status SavingError(const char* what, const std::string& prefix) const;
   void SetSavingPath(const std::string& path);
-  Status Stream(const SaveRequest& request, TableFileWriter* writer,
-                Manifest* manifest, bool* layout_changed);
-  void MarkPending(const SaveRequest& request, Snapshot* snapshot);
+  Status Stream(const SaveRequest& request, SaveKind kind,
+                TableFileWriter* writer, Manifest* manifest,
+                bool* layout_changed);
+  Status WriteEvicted(const std::vector<Key>& evicted, const Manifest& manifest,
+                      TableFileWriter* writer) const;
+  void MarkPending(const SaveRequest& request, SaveKind kind,
+                   Snapshot* snapshot);
   Status CopyPending(const SaveRequest& request, Snapshot* snapshot,
                      int64_t* row, BlockBuffer* buffer);
   Status CheckSaved(const RestoreRequest& request,
@@ -224,6 +231,12 @@ class TableImpl final : public Table {
   // Of the save under way, else null. Set and cleared under the exclusive
   // inserts and rows locks.
   Snapshot* snapshot_ = nullptr;
+  // From the first save that deltas may build on. Set under the same locks.
+  std::unique_ptr<ChangeTracker> tracker_;
+  // What the next delta builds on, and what the one after the save that is not
+  // known to be complete will. Guarded by saving_mutex_.
+  SavedChain chain_;
+  SavedChain next_chain_;
 };
 
 }  // namespace mxrec

@@ -248,6 +248,9 @@ Status TableImpl::ResetContent(const SlotLayout& slots) {
   for (int s = 0; s < kShards; ++s) shards_[s] = std::make_unique<Shard>(s);
   if (!is_fixed()) slots_ = slots;
   size_.store(0, std::memory_order_relaxed);
+  // The next delta has nothing to build on.
+  tracker_.reset();
+  chain_ = next_chain_ = SavedChain{};
   // Addresses of before lead nowhere now.
   nonce_ = NewNonce();
   return status;

@@ -13,6 +13,7 @@ namespace {
 // Of the table, for buffers between the table and the file.
 constexpr int64_t kBufferShare = 20;
 constexpr int64_t kRowsPerLook = 1 << 16;
+constexpr size_t kEvictedPerBlock = 1 << 16;
 
 const char* NameOf(InitializerKind kind) {
   switch (kind) {
@@ -75,6 +76,9 @@ Status TableImpl::Save(const SaveRequest& request, SavedTable* saved) {
   std::unique_lock<std::mutex> saving(saving_mutex_, std::try_to_lock);
   if (!saving.owns_lock()) return SavingError("save to", request.prefix);
   SetSavingPath(request.prefix);
+  SaveKind kind = request.kind;
+  // Without a complete save to build on, a delta is the first of its kind.
+  if (kind == SaveKind::kDelta && chain_.files.empty()) kind = SaveKind::kBase;
   while (true) {
     Manifest manifest;
     int64_t bytes = 0;
@@ -84,6 +88,12 @@ Status TableImpl::Save(const SaveRequest& request, SavedTable* saved) {
       manifest = NewManifest(request);
       bytes = size() * manifest.stride() * static_cast<int64_t>(sizeof(float));
     }
+    // Rows of another layout do not go with those of a file before.
+    if (kind == SaveKind::kDelta &&
+        (chain_.optimizer != manifest.optimizer ||
+         chain_.slot_initials != manifest.slot_initials)) {
+      kind = SaveKind::kBase;
+    }
     std::unique_ptr<TableFileWriter> writer;
     Status status = PrepareFile(request.prefix, request.file_number, &manifest);
     if (status.ok()) {
@@ -91,8 +101,20 @@ Status TableImpl::Save(const SaveRequest& request, SavedTable* saved) {
                                        manifest, bytes / kBufferShare, &writer);
     }
     if (!status.ok()) return status;
+    if (kind == SaveKind::kDelta) {
+      bool linked = false;
+      status =
+          LinkFiles(chain_.prefix, request.prefix, chain_.files, &linked);
+      if (!status.ok()) return status;
+      if (!linked) kind = SaveKind::kBase;
+    }
+    if (kind == SaveKind::kDelta) {
+      manifest.is_delta = true;
+      manifest.base = chain_.files;
+      manifest.columns[BlockKind::kEvicted] = {{"keys", "int64", 1}};
+    }
     bool layout_changed = false;
-    status = Stream(request, writer.get(), &manifest, &layout_changed);
+    status = Stream(request, kind, writer.get(), &manifest, &layout_changed);
     // Slots have been added before the snapshot began.
     if (layout_changed) continue;
     if (!status.ok()) return status;
@@ -101,14 +123,30 @@ Status TableImpl::Save(const SaveRequest& request, SavedTable* saved) {
     if (!status.ok()) return status;
     saved->files = manifest.base;
     saved->files.push_back(file);
+    if (kind != SaveKind::kPlain) {
+      next_chain_ = SavedChain{request.prefix, saved->files, manifest.optimizer,
+                               manifest.slot_initials};
+    }
     saved->manifest = std::move(manifest);
     return Status::Ok();
   }
 }
 
-Status TableImpl::Stream(const SaveRequest& request, TableFileWriter* writer,
-                         Manifest* manifest, bool* layout_changed) {
+void TableImpl::CommitSave(const std::string& prefix) {
+  std::lock_guard<std::mutex> saving(saving_mutex_);
+  if (next_chain_.prefix != prefix || next_chain_.files.empty()) return;
+  chain_ = std::exchange(next_chain_, SavedChain{});
+  SharedLock layout(layout_lock_);
+  UniqueLock inserts(inserts_lock_);
+  UniqueLock row_content(rows_lock_);
+  if (tracker_ != nullptr) tracker_->SaveIsComplete();
+}
+
+Status TableImpl::Stream(const SaveRequest& request, SaveKind kind,
+                         TableFileWriter* writer, Manifest* manifest,
+                         bool* layout_changed) {
   std::unique_ptr<Snapshot> snapshot;
+  std::vector<Key> evicted;
   {
     SharedLock layout(layout_lock_);
     UniqueLock inserts(inserts_lock_);
@@ -124,7 +162,14 @@ Status TableImpl::Stream(const SaveRequest& request, TableFileWriter* writer,
     const int64_t rows = std::min(rows_->capacity(), rows_->rows_allocated());
     snapshot = std::make_unique<Snapshot>(writer, rows, rows_->stride(),
                                           options_.record_counts);
-    MarkPending(request, snapshot.get());
+    if (kind != SaveKind::kPlain) {
+      if (tracker_ == nullptr) {
+        tracker_ = std::make_unique<ChangeTracker>(request.least_count > 1);
+      }
+      tracker_->BeginSave(rows);
+      if (kind == SaveKind::kDelta) evicted = tracker_->EvictedSaving();
+    }
+    MarkPending(request, kind, snapshot.get());
     manifest->size = size();
     manifest->steps = is_fixed() ? request.steps : slot_steps_;
     manifest->updates = update_count_.load(std::memory_order_relaxed);
@@ -134,7 +179,7 @@ Status TableImpl::Stream(const SaveRequest& request, TableFileWriter* writer,
         std::chrono::duration_cast<std::chrono::microseconds>(end - begin)
             .count());
   }
-  Status status;
+  Status status = WriteEvicted(evicted, *manifest, writer);
   int64_t row = 0;
   while (status.ok() && row < snapshot->rows()) {
     std::unique_ptr<BlockBuffer> buffer = writer->Take();
@@ -152,11 +197,32 @@ Status TableImpl::Stream(const SaveRequest& request, TableFileWriter* writer,
   return status.ok() ? writer->status() : status;
 }
 
-void TableImpl::MarkPending(const SaveRequest& /*request*/,
+Status TableImpl::WriteEvicted(const std::vector<Key>& evicted,
+                               const Manifest& manifest,
+                               TableFileWriter* writer) const {
+  for (size_t begin = 0; begin < evicted.size(); begin += kEvictedPerBlock) {
+    const size_t n = std::min(evicted.size() - begin, kEvictedPerBlock);
+    BlockBuffer buffer(manifest.columns.at(BlockKind::kEvicted),
+                       static_cast<int64_t>(n));
+    buffer.kind = BlockKind::kEvicted;
+    buffer.size = static_cast<int64_t>(n);
+    std::copy_n(evicted.data() + begin, n, buffer.column<Key>(0));
+    const Status status = writer->WriteBlock(&buffer);
+    if (!status.ok()) return status;
+  }
+  return Status::Ok();
+}
+
+// The rows to be saved, 64 at a time.
+void TableImpl::MarkPending(const SaveRequest& request, SaveKind kind,
                             Snapshot* snapshot) {
-  for (int64_t r = 0; r < snapshot->rows(); ++r) {
-    const RowIndex row = static_cast<RowIndex>(r);
-    if (rows_->IsVisible(row)) snapshot->SetPending(row);
+  for (int64_t first = 0; first < snapshot->rows(); first += 64) {
+    const RowIndex row = static_cast<RowIndex>(first);
+    uint64_t word = rows_->VisibleWord(row);
+    if (kind == SaveKind::kDelta && word != 0) {
+      word &= tracker_->Saving(row, request.least_count);
+    }
+    snapshot->words()[first >> 6].store(word, std::memory_order_relaxed);
   }
 }
 

@@ -140,6 +140,11 @@ Status TableImpl::Apply(Span<const Address> addresses, const float* gradients,
       ResolveForUpdate(addresses, parallel, rows.data(), &repeated);
   if (!status.ok()) return status;
   if (snapshot_ != nullptr) KeepForSnapshot(addresses);
+  if (tracker_ != nullptr) {
+    for (const Address address : addresses) {
+      if (address != kNoRow) tracker_->Changed(RowOf(address));
+    }
+  }
   update_count_.fetch_add(1, std::memory_order_relaxed);
   // Only the owner of the slots knows a step: SGD in between does not age them.
   const int64_t step = slots.initial_values.empty() ? 0 : ++slot_steps_;

@@ -197,6 +197,12 @@ bool IsTableFileSuffix(const std::string& suffix);
 Status PrepareFile(const std::string& prefix, int file_number,
                    Manifest* manifest);
 
+// Gives the checkpoint `to` files of the checkpoint `from` as its own, without
+// copying: both keep them if the other is deleted. Not linked if a file is gone
+// or the file system cannot; then a delta cannot build on them.
+Status LinkFiles(const std::string& from, const std::string& to,
+                 const std::vector<SavedFile>& files, bool* linked);
+
 }  // namespace mxrec
 
 #endif  // MXREC_CHECKPOINT_H_

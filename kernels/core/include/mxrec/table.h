@@ -174,6 +174,9 @@ class Table {
   // wait if the disk does not keep up. FailedPrecondition if another save or
   // restore of the table is under way. After an error nothing is left behind.
   virtual Status Save(const SaveRequest& request, SavedTable* saved) = 0;
+  // The checkpoint `prefix` that Save last wrote to is complete: deltas may
+  // build on it.
+  virtual void CommitSave(const std::string& prefix) = 0;
   // Replaces the content by that of files; addresses of before are illegal
   // afterwards. All is checked first: the table is as it was after an error.
   virtual Status Restore(const RestoreRequest& request,
@@ -199,6 +202,8 @@ class Registry {
   void Register(const std::shared_ptr<Table>& table);
   // Newest live, unreleased table of that name, or null.
   std::shared_ptr<Table> Find(const std::string& name) const;
+  // All live, unreleased tables.
+  std::vector<std::shared_ptr<Table>> Live() const;
   // Releases every live table. Returns how many there were.
   int ReleaseAll();
 
