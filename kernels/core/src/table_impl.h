@@ -136,6 +136,7 @@ class TableImpl final : public Table {
   void AddCount(RowIndex row, Span<const int32_t> counts,
                 int64_t position) const;
   Status AllocateRow(Shard* shard, RowIndex* row);
+  void MakeReadyForMore(int64_t rows_before);
   Status InsertKey(Shard* shard, uint64_t hash, Key key, RowIndex* row);
   Status ProcessShards(const KeySorter& sorted, int begin, int end,
                        Missing missing, Span<const int32_t> counts,

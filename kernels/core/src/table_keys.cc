@@ -25,6 +25,8 @@ constexpr int64_t kMinRun = 16;
 constexpr int64_t kMaxRun = 256;
 constexpr int64_t kMinRunBytes = 4 << 10;
 constexpr int64_t kMaxRunBytes = 64 << 10;
+// Memory of rows that is made resident before they are taken.
+constexpr int64_t kMaxReadyBytes = 16 << 20;
 
 KeySorter& ThreadSorter() {
   thread_local KeySorter sorter;
@@ -279,12 +281,27 @@ Status TableImpl::FindOrInsert(Span<const Key> keys, Span<const Address> hints,
                                Span<const int32_t> counts,
                                Span<Address> addresses,
                                const Parallel& parallel) {
-  const Status status = CheckSpans(keys, hints, counts, addresses);
+  Status status = CheckSpans(keys, hints, counts, addresses);
   if (!status.ok()) return status;
   SharedLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
-  SharedLock inserts(inserts_lock_);
-  return Process(keys, hints, Missing::kInsert, counts, addresses, parallel);
+  const int64_t rows_before = rows_->rows_allocated();
+  {
+    SharedLock inserts(inserts_lock_);
+    status =
+        Process(keys, hints, Missing::kInsert, counts, addresses, parallel);
+  }
+  MakeReadyForMore(rows_before);
+  return status;
+}
+
+// Who took rows will take more. What waits for them to be resident holds no
+// lock of a shard, where lookups would wait too.
+void TableImpl::MakeReadyForMore(int64_t rows_before) {
+  const int64_t taken = rows_->rows_allocated() - rows_before;
+  const int64_t row_bytes = std::max<int64_t>(
+      rows_->stride() * static_cast<int64_t>(sizeof(float)), 1);
+  if (taken > 0) rows_->TouchAhead(std::min(taken, kMaxReadyBytes / row_bytes));
 }
 
 Status TableImpl::Find(Span<const Key> keys, Span<const Address> hints,
@@ -301,14 +318,17 @@ Status TableImpl::Find(Span<const Key> keys, Span<const Address> hints,
 
 Status TableImpl::LookAhead(Span<const Key> keys, bool reserve,
                             Span<Address> hints, const Parallel& parallel) {
-  const Status status = CheckSpans(keys, {}, {}, hints);
+  Status status = CheckSpans(keys, {}, {}, hints);
   if (!status.ok()) return status;
   SharedLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
   // A key that is never trained must not take the place of one that is.
   const bool may_reserve = reserve && !is_fixed();
-  return Process(keys, {}, may_reserve ? Missing::kReserve : Missing::kLeave,
-                 {}, hints, parallel);
+  const int64_t rows_before = rows_->rows_allocated();
+  status = Process(keys, {}, may_reserve ? Missing::kReserve : Missing::kLeave,
+                   {}, hints, parallel);
+  MakeReadyForMore(rows_before);
+  return status;
 }
 
 }  // namespace mxrec
