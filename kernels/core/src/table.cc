@@ -21,34 +21,6 @@ uint32_t NewNonce() {
   return nonce;
 }
 
-// What the options of admission ask of each other and of the table.
-Status CheckAdmission(TableOptions* options) {
-  AdmissionOptions& admission = options->admission;
-  const auto refuse = [options](const std::string& what) {
-    return Status::InvalidArgument("table '" + options->name + "': " + what);
-  };
-  if (admission.access_threshold < -1 || admission.eviction_threshold < -1) {
-    return refuse(
-        "access_threshold and eviction_threshold must be at least -1, got " +
-        std::to_string(admission.access_threshold) + " and " +
-        std::to_string(admission.eviction_threshold));
-  }
-  if (admission.max_keys < 0 || (options->fixed_capacity > 0 &&
-                                 admission.max_keys > options->fixed_capacity)) {
-    return refuse("max_keys must be in [0, the capacity], got " +
-                  std::to_string(admission.max_keys));
-  }
-  if (admission.eviction_threshold >= 0) admission.record_times = true;
-  if (admission.admits()) options->record_counts = true;
-  if (admission.max_keys > 0) {
-    admission.record_times = true;
-    if (admission.evict_policy == EvictPolicy::kLeastFrequent) {
-      options->record_counts = true;
-    }
-  }
-  return Status::Ok();
-}
-
 }  // namespace
 
 TableImpl::TableImpl(TableOptions options)
@@ -90,8 +62,35 @@ void TableImpl::Release() {
   size_.store(0);
 }
 
+Status Table::CompleteOptions(TableOptions* options) {
+  AdmissionOptions& admission = options->admission;
+  const auto refuse = [options](const std::string& what) {
+    return Status::InvalidArgument("table '" + options->name + "': " + what);
+  };
+  if (admission.access_threshold < -1 || admission.eviction_threshold < -1) {
+    return refuse(
+        "access_threshold and eviction_threshold must be at least -1, got " +
+        std::to_string(admission.access_threshold) + " and " +
+        std::to_string(admission.eviction_threshold));
+  }
+  if (admission.max_keys < 0 || (options->fixed_capacity > 0 &&
+                                 admission.max_keys > options->fixed_capacity)) {
+    return refuse("max_keys must be in [0, the capacity], got " +
+                  std::to_string(admission.max_keys));
+  }
+  if (admission.eviction_threshold >= 0) admission.record_times = true;
+  if (admission.admits()) options->record_counts = true;
+  if (admission.max_keys > 0) {
+    admission.record_times = true;
+    if (admission.evict_policy == EvictPolicy::kLeastFrequent) {
+      options->record_counts = true;
+    }
+  }
+  return Status::Ok();
+}
+
 Status Table::Create(TableOptions options, std::shared_ptr<Table>* table) {
-  const Status admission = CheckAdmission(&options);
+  const Status admission = CompleteOptions(&options);
   if (!admission.ok()) return admission;
   if (options.dim < 1 || options.dim > kMaxDim) {
     return Status::InvalidArgument(

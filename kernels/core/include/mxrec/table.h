@@ -84,6 +84,9 @@ struct ExportChunk {
 class Table {
  public:
   static Status Create(TableOptions options, std::shared_ptr<Table>* table);
+  // Checks what the options of admission ask for and sets what they need, as
+  // Create does: counts, times.
+  static Status CompleteOptions(TableOptions* options);
   virtual ~Table() = default;
 
   virtual const TableOptions& options() const = 0;
