@@ -77,10 +77,9 @@ class FindOrInsertOp : public OpKernel {
     OP_REQUIRES_OK(context,
                    context->allocate_output(0, keys.shape(), &addresses));
     OP_REQUIRES_OK(
-        context,
-        ToTf(table->table().FindOrAdmit(
-            InputSpan<int64_t>(keys), InputSpan<int64_t>(hints), seen,
-            OutputSpan<int64_t>(addresses), TfParallel(context))));
+        context, ToTf(table->table().FindOrAdmit(
+                     InputSpan<int64_t>(keys), InputSpan<int64_t>(hints), seen,
+                     OutputSpan<int64_t>(addresses), TfParallel(context))));
   }
 
  private:

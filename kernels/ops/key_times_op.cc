@@ -1,6 +1,5 @@
 // MxRecKeyTimes: the times of a batch's distinct keys.
 #include "mxrec/key_times.h"
-
 #include "op_utils.h"
 #include "shape_fns.h"
 #include "tensorflow/core/framework/op.h"
@@ -42,9 +41,9 @@ class KeyTimesOp : public OpKernel {
     OP_REQUIRES_OK(context, CheckVector(keys, "keys"));
     const bool is_one = timestamps.NumElements() == 1;
     tensorflow::Tensor* key_times = nullptr;
-    OP_REQUIRES_OK(context,
-                   context->allocate_output(
-                       0, {is_one ? 1 : keys.NumElements()}, &key_times));
+    OP_REQUIRES_OK(
+        context, context->allocate_output(0, {is_one ? 1 : keys.NumElements()},
+                                          &key_times));
     if (is_one) {
       key_times->flat<int64_t>()(0) = timestamps.flat<int64_t>()(0);
       return;

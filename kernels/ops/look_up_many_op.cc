@@ -50,9 +50,9 @@ REGISTER_OP("MxRecLookUpMany")
       }
       for (int r = 0; r < num_restores; ++r) {
         ShapeHandle shape;
-        TF_RETURN_IF_ERROR(c->Concatenate(
-            c->input(4 * n + num_counts + num_times + r), c->Vector(dim),
-            &shape));
+        TF_RETURN_IF_ERROR(
+            c->Concatenate(c->input(4 * n + num_counts + num_times + r),
+                           c->Vector(dim), &shape));
         c->set_output(2 * n + r, shape);
       }
       return Status();
@@ -201,7 +201,8 @@ class LookUpManyOp : public OpKernel {
     }
     for (const int r : restores_of_[i]) {
       if (!context->output_required(2 * n_ + r)) continue;
-      const Tensor& positions = context->input(4 * n_ + num_counts_ + num_times_ + r);
+      const Tensor& positions =
+          context->input(4 * n_ + num_counts_ + num_times_ + r);
       tensorflow::TensorShape restored_shape = positions.shape();
       restored_shape.AddDim(dim_);
       Tensor* restored = nullptr;

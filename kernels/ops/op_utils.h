@@ -89,20 +89,19 @@ class StepResource final : public tensorflow::ResourceBase {
 // From here on to the end of this step, rows of the table that are evicted are
 // not used again, so that addresses and offsets lead to them and to no others.
 // To be called before an op gets addresses.
-inline tensorflow::Status HoldRowsForStep(
-    tensorflow::OpKernelContext* context, const TableRef& table) {
+inline tensorflow::Status HoldRowsForStep(tensorflow::OpKernelContext* context,
+                                          const TableRef& table) {
   if (!table->table().options().admission.may_evict() ||
       context->step_container() == nullptr) {
     return tensorflow::Status();
   }
   StepResource* step = nullptr;
-  TF_RETURN_IF_ERROR(
-      context->step_container()->LookupOrCreate<StepResource>(
-          context->resource_manager(), table->step_name(), &step,
-          [&table](StepResource** created) {
-            *created = new StepResource(table->table().BeginStep());
-            return tensorflow::Status();
-          }));
+  TF_RETURN_IF_ERROR(context->step_container()->LookupOrCreate<StepResource>(
+      context->resource_manager(), table->step_name(), &step,
+      [&table](StepResource** created) {
+        *created = new StepResource(table->table().BeginStep());
+        return tensorflow::Status();
+      }));
   step->Unref();
   return tensorflow::Status();
 }

@@ -55,11 +55,10 @@ class ResetSlotsOp : public OpKernel {
     OP_REQUIRES_OK(context, CheckVector(offsets, "offsets"));
     // Which rows, before any variable is locked: mostly there are none.
     std::vector<int64_t> stale;
-    OP_REQUIRES_OK(
-        context,
-        ToTf(table->table().ResetSlots(
-            InputSpan<int64_t>(offsets),
-            [&stale](int64_t offset) { stale.push_back(offset); })));
+    OP_REQUIRES_OK(context,
+                   ToTf(table->table().ResetSlots(
+                       InputSpan<int64_t>(offsets),
+                       [&stale](int64_t offset) { stale.push_back(offset); })));
     if (stale.empty()) return;
     const int dim = table->table().options().dim;
     for (int i = 0; i < n; ++i) {

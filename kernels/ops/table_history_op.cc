@@ -47,23 +47,21 @@ class TableHistoryOp : public OpKernel {
         ToTf(table->table().Export(
             kChunk, [&seen](const mxrec::ExportChunk& chunk) {
               for (int64_t i = 0; i < chunk.keys.size(); ++i) {
-                seen.push_back({chunk.keys[i],
-                                chunk.counts.empty() ? 0 : chunk.counts[i],
-                                chunk.times.empty() ? 0 : chunk.times[i],
-                                true});
-              }
-              return mxrec::Status::Ok();
-            })));
-    OP_REQUIRES_OK(
-        context,
-        ToTf(table->table().ExportCandidates(
-            kChunk, [&seen](const mxrec::CandidateChunk& chunk) {
-              for (int64_t i = 0; i < chunk.keys.size(); ++i) {
                 seen.push_back(
-                    {chunk.keys[i], chunk.counts[i], chunk.times[i], false});
+                    {chunk.keys[i], chunk.counts.empty() ? 0 : chunk.counts[i],
+                     chunk.times.empty() ? 0 : chunk.times[i], true});
               }
               return mxrec::Status::Ok();
             })));
+    OP_REQUIRES_OK(context,
+                   ToTf(table->table().ExportCandidates(
+                       kChunk, [&seen](const mxrec::CandidateChunk& chunk) {
+                         for (int64_t i = 0; i < chunk.keys.size(); ++i) {
+                           seen.push_back({chunk.keys[i], chunk.counts[i],
+                                           chunk.times[i], false});
+                         }
+                         return mxrec::Status::Ok();
+                       })));
     std::sort(seen.begin(), seen.end(),
               [](const Seen& a, const Seen& b) { return a.key < b.key; });
     OP_REQUIRES_OK(context, Emit<int64_t>(context, 0, seen, &Seen::key));
@@ -84,7 +82,7 @@ class TableHistoryOp : public OpKernel {
   template <typename T>
   static tensorflow::Status Emit(OpKernelContext* context, int index,
                                  const std::vector<Seen>& seen,
-                                 T Seen::*member) {
+                                 T Seen::* member) {
     tensorflow::Tensor* tensor = nullptr;
     TF_RETURN_IF_ERROR(context->allocate_output(
         index, {static_cast<int64_t>(seen.size())}, &tensor));

@@ -208,8 +208,7 @@ class TableOp : public OpKernel {
     mxrec::TableOptions options = options_;
     options.admission.shared_counts = shared;
     std::shared_ptr<mxrec::Table> table;
-    TF_RETURN_IF_ERROR(
-        ToTf(mxrec::Table::Create(std::move(options), &table)));
+    TF_RETURN_IF_ERROR(ToTf(mxrec::Table::Create(std::move(options), &table)));
     mxrec::Registry::Global().Register(table);
     *resource = new TableResource(std::move(table));
     return Status();

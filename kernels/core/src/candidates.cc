@@ -42,7 +42,8 @@ void Candidates::Trim() {
 }
 
 void Candidates::Rebuild(int64_t slots) {
-  std::vector<Entry> fresh(static_cast<std::size_t>(slots), Entry{0, kEmpty, 0});
+  std::vector<Entry> fresh(static_cast<std::size_t>(slots),
+                           Entry{0, kEmpty, 0});
   const std::vector<Entry> old = std::exchange(entries_, std::move(fresh));
   mask_ = slots == 0 ? 0 : static_cast<uint64_t>(slots) - 1;
   for (const Entry& entry : old) {

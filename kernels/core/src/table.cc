@@ -28,9 +28,9 @@ TableImpl::TableImpl(TableOptions options)
       initializer_(options_.initializer, options_.dim),
       padding_keys_(options_.padding_keys.begin(), options_.padding_keys.end()),
       nonce_(NewNonce()),
-      rows_(new RowStore(options_.name, is_fixed() ? 0 : options_.dim,
-                         options_.record_counts, options_.admission.record_times,
-                         options_.fixed_capacity)),
+      rows_(new RowStore(
+          options_.name, is_fixed() ? 0 : options_.dim, options_.record_counts,
+          options_.admission.record_times, options_.fixed_capacity)),
       access_threshold_(options_.admission.access_threshold),
       is_frozen_(options_.admission.access_threshold == 0) {
   shards_.reserve(kShards);
@@ -73,8 +73,9 @@ Status Table::CompleteOptions(TableOptions* options) {
         std::to_string(admission.access_threshold) + " and " +
         std::to_string(admission.eviction_threshold));
   }
-  if (admission.max_keys < 0 || (options->fixed_capacity > 0 &&
-                                 admission.max_keys > options->fixed_capacity)) {
+  if (admission.max_keys < 0 ||
+      (options->fixed_capacity > 0 &&
+       admission.max_keys > options->fixed_capacity)) {
     return refuse("max_keys must be in [0, the capacity], got " +
                   std::to_string(admission.max_keys));
   }

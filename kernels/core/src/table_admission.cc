@@ -21,16 +21,17 @@ constexpr int64_t kMinCandidatesOfShard = 16;
 Status TableImpl::CheckOccurrences(const Occurrences& seen,
                                    int64_t keys) const {
   if (seen.coefficient < 1 || seen.coefficient > INT32_MAX) {
-    return Status::InvalidArgument(
-        "table '" + options_.name + "': the coefficient must be in [1, " +
-        std::to_string(INT32_MAX) + "], got " +
-        std::to_string(seen.coefficient));
+    return Status::InvalidArgument("table '" + options_.name +
+                                   "': the coefficient must be in [1, " +
+                                   std::to_string(INT32_MAX) + "], got " +
+                                   std::to_string(seen.coefficient));
   }
   if (seen.times.size() > 1 && seen.times.size() != keys) {
-    return Status::InvalidArgument(
-        "table '" + options_.name + "': timestamps must be none, one for all "
-        "keys or one per key: expected " +
-        std::to_string(keys) + ", got " + std::to_string(seen.times.size()));
+    return Status::InvalidArgument("table '" + options_.name +
+                                   "': timestamps must be none, one for all "
+                                   "keys or one per key: expected " +
+                                   std::to_string(keys) + ", got " +
+                                   std::to_string(seen.times.size()));
   }
   for (int64_t i = 0; i < seen.times.size(); ++i) {
     if (seen.times[i] >= 0) continue;
@@ -68,9 +69,8 @@ TableImpl::Seen TableImpl::Observe(const Occurrences& seen) {
   return result;
 }
 
-bool TableImpl::Admit(const InFlight& ahead, const KeyAt& key,
-                      const Seen& seen, RowIndex* row, int64_t* became_visible,
-                      Status* status) {
+bool TableImpl::Admit(const InFlight& ahead, const KeyAt& key, const Seen& seen,
+                      RowIndex* row, int64_t* became_visible, Status* status) {
   Shard* const shard = ahead.shard;
   const int64_t added = seen.CountAt(key.position);
   const int64_t threshold = access_threshold_.load(std::memory_order_relaxed);
@@ -140,9 +140,8 @@ void TableImpl::BoundCandidates(Shard* shard) {
   };
   std::vector<Rank> ranks;
   ranks.reserve(candidates.size());
-  candidates.ForEach([&](const Candidates::Entry& entry) {
-    ranks.push_back(rank_of(entry));
-  });
+  candidates.ForEach(
+      [&](const Candidates::Entry& entry) { ranks.push_back(rank_of(entry)); });
   int64_t left = candidates.size() - most * 3 / 4;
   const auto last = ranks.begin() + (left - 1);
   std::nth_element(ranks.begin(), last, ranks.end());
@@ -197,9 +196,9 @@ Status TableImpl::SetAdmissionState(const AdmissionState& state) {
   if ((state.access_threshold >= 0) != options_.admission.admits() ||
       state.newest_time < 0) {
     return Status::InvalidArgument(
-        "table '" + options_.name +
-        "': an access_threshold of " + std::to_string(state.access_threshold) +
-        " with newest time " + std::to_string(state.newest_time) +
+        "table '" + options_.name + "': an access_threshold of " +
+        std::to_string(state.access_threshold) + " with newest time " +
+        std::to_string(state.newest_time) +
         " does not go with one created with access_threshold " +
         std::to_string(options_.admission.access_threshold));
   }

@@ -42,8 +42,8 @@ std::shared_ptr<void> TableImpl::BeginStep() {
   // The clock may outlive the table.
   const std::shared_ptr<StepClock> steps = steps_;
   const uint64_t begun = steps->Begin();
-  return std::shared_ptr<void>(
-      steps.get(), [steps, begun](void*) { steps->End(begun); });
+  return std::shared_ptr<void>(steps.get(),
+                               [steps, begun](void*) { steps->End(begun); });
 }
 
 // Without locks: what a visible row says of its key stays while it is visible,
@@ -127,10 +127,10 @@ Status TableImpl::Evict(int64_t threshold, Evicted* evicted) {
         std::to_string(threshold));
   }
   if (!options_.admission.record_times) {
-    return Status::FailedPrecondition(
-        "table '" + options_.name +
-        "' does not keep when keys were last seen, so none can be evicted; give "
-        "a lookup of it an eviction_threshold");
+    return Status::FailedPrecondition("table '" + options_.name +
+                                      "' does not keep when keys were last "
+                                      "seen, so none can be evicted; give "
+                                      "a lookup of it an eviction_threshold");
   }
   std::lock_guard<std::mutex> one_at_a_time(evict_mutex_);
   const int64_t cutoff =
@@ -163,13 +163,13 @@ Status TableImpl::Evict(int64_t threshold, Evicted* evicted) {
         candidates.Trim();
         break;
       }
-      evicted->candidates += candidates.EraseIf(
-          begin, std::min(slots, begin + kSlotsPerSlice),
-          [this, cutoff](const Candidates::Entry& entry) {
-            if (entry.time > cutoff) return false;
-            Uncount(entry.key, entry.count);
-            return true;
-          });
+      evicted->candidates +=
+          candidates.EraseIf(begin, std::min(slots, begin + kSlotsPerSlice),
+                             [this, cutoff](const Candidates::Entry& entry) {
+                               if (entry.time > cutoff) return false;
+                               Uncount(entry.key, entry.count);
+                               return true;
+                             });
     }
   }
   evicted_candidates_.fetch_add(evicted->candidates, std::memory_order_relaxed);
@@ -211,8 +211,8 @@ void TableImpl::BeginSweep() {
   for (int64_t block = 0; block < rows; block += stride) {
     // One row of each block, in no pattern.
     jitter = HashKey(static_cast<int64_t>(jitter));
-    const int64_t r = block + static_cast<int64_t>(
-                                  jitter % static_cast<uint64_t>(stride));
+    const int64_t r =
+        block + static_cast<int64_t>(jitter % static_cast<uint64_t>(stride));
     if (r >= rows || !rows_->IsVisible(static_cast<RowIndex>(r))) continue;
     ranks.push_back(RankOf(static_cast<RowIndex>(r)));
   }

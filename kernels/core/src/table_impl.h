@@ -83,9 +83,9 @@ class TableImpl final : public Table {
   Status SetAccessThreshold(int64_t threshold, int64_t* in_force) override;
   AdmissionState admission_state() const override;
   Status SetAdmissionState(const AdmissionState& state) override;
-  Status ExportCandidates(int64_t chunk_size,
-                          const std::function<Status(const CandidateChunk&)>&
-                              visit) const override;
+  Status ExportCandidates(
+      int64_t chunk_size,
+      const std::function<Status(const CandidateChunk&)>& visit) const override;
   Status RestoreCandidates(const CandidateChunk& candidates) override;
   void LogErasedKeys(bool enabled) override;
   void TakeErasedKeys(std::vector<Key>* keys) override;
@@ -150,8 +150,7 @@ class TableImpl final : public Table {
     int64_t first;
     int64_t second;
     bool operator<(const Rank& other) const {
-      return first != other.first ? first < other.first
-                                  : second < other.second;
+      return first != other.first ? first < other.first : second < other.second;
     }
     bool operator==(const Rank& other) const {
       return first == other.first && second == other.second;

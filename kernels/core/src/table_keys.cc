@@ -115,8 +115,8 @@ void TableImpl::Touch(RowIndex row, const RowAccess& rows, const Seen& seen,
     const int64_t time = seen.TimeAt(position);
     std::atomic<int64_t>* const last = rows.TimeOf(row);
     int64_t old = last->load(std::memory_order_relaxed);
-    while (old < time && !last->compare_exchange_weak(
-                             old, time, std::memory_order_relaxed)) {
+    while (old < time &&
+           !last->compare_exchange_weak(old, time, std::memory_order_relaxed)) {
     }
   }
 }
@@ -322,10 +322,10 @@ Status TableImpl::FindOrAdmit(Span<const Key> keys, Span<const Address> hints,
   if (rows_ == nullptr) return ReleasedError();
   SharedLock inserts(inserts_lock_);
   const StepClock::Hold step(StepsToWaitFor());
-  status = Process(
-      keys, hints,
-      options_.admission.admits() ? Missing::kAdmit : Missing::kInsert,
-      Observe(seen), addresses, parallel);
+  status =
+      Process(keys, hints,
+              options_.admission.admits() ? Missing::kAdmit : Missing::kInsert,
+              Observe(seen), addresses, parallel);
   if (options_.admission.max_keys > 0) MakeRoom(keys.size());
   return status;
 }

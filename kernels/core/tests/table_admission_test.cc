@@ -48,8 +48,7 @@ std::map<Key, std::pair<int64_t, int64_t>> CandidatesOf(
       table.ExportCandidates(chunk_size, [&](const CandidateChunk& chunk) {
         EXPECT_LE(chunk.keys.size(), chunk_size);
         for (int64_t i = 0; i < chunk.keys.size(); ++i) {
-          const auto entry =
-              std::make_pair(chunk.counts[i], chunk.times[i]);
+          const auto entry = std::make_pair(chunk.counts[i], chunk.times[i]);
           EXPECT_TRUE(all.emplace(chunk.keys[i], entry).second);
         }
         return Status::Ok();
@@ -123,14 +122,13 @@ TEST(Admission_FrozenCountsStayAndResume) {
   EXPECT_EQ(CandidatesOf(*table).size(), 2);  // 4 is not worth remembering
   EXPECT_OK(table->SetAccessThreshold(2, &in_force));
   EXPECT_EQ(in_force, 2);
-  EXPECT_TRUE(Admitted(table.get(), {4, 2, 1}) ==
-              (std::vector<bool>{0, 1, 1}));
+  EXPECT_TRUE(Admitted(table.get(), {4, 2, 1}) == (std::vector<bool>{0, 1, 1}));
   // Who has a row keeps it.
   EXPECT_OK(table->SetAccessThreshold(100, &in_force));
   EXPECT_TRUE(Admitted(table.get(), {1, 2, 3, 5}) ==
               (std::vector<bool>{1, 1, 1, 0}));
-  EXPECT_ERROR(table->SetAccessThreshold(-1, &in_force),
-               Code::kInvalidArgument, "admitting");
+  EXPECT_ERROR(table->SetAccessThreshold(-1, &in_force), Code::kInvalidArgument,
+               "admitting");
   EXPECT_ERROR(MakeTable(Options("none", 2))->SetAccessThreshold(1, &in_force),
                Code::kFailedPrecondition, "access_threshold");
 }
@@ -147,9 +145,9 @@ TEST(Admission_CountsDoNotOverflow) {
   EXPECT_EQ(Export(*table).at(7).count, INT64_MAX);
   seen.coefficient = int64_t{INT32_MAX} + 1;
   std::vector<Address> out(4);
-  EXPECT_ERROR(table->FindOrAdmit(std::vector<Key>{7, 7, 7, 7}, {}, seen, out,
-                                  Serial()),
-               Code::kInvalidArgument, "coefficient");
+  EXPECT_ERROR(
+      table->FindOrAdmit(std::vector<Key>{7, 7, 7, 7}, {}, seen, out, Serial()),
+      Code::kInvalidArgument, "coefficient");
 }
 
 TEST(Admission_FindNeverCounts) {
@@ -169,9 +167,9 @@ TEST(Admission_AFullTableKeepsTheCount) {
   const auto table = MakeAdmitting(admission, 1);
   Admitted(table.get(), {1, 1});
   std::vector<Address> out(2);
-  EXPECT_ERROR(table->FindOrInsert(std::vector<Key>{2, 2}, {}, {}, out,
-                                   Serial()),
-               Code::kResourceExhausted, "admitting");
+  EXPECT_ERROR(
+      table->FindOrInsert(std::vector<Key>{2, 2}, {}, {}, out, Serial()),
+      Code::kResourceExhausted, "admitting");
   EXPECT_EQ(CandidatesOf(*table).at(2).first, 2);
   EXPECT_TRUE(Admitted(table.get(), {3}) == (std::vector<bool>{0}));
 }
@@ -217,13 +215,14 @@ TEST(Admission_StateAndCandidatesGoToAnotherTable) {
     return to->RestoreCandidates(chunk);
   }));
   EXPECT_TRUE(CandidatesOf(*to) == CandidatesOf(*from));
-  EXPECT_TRUE(CandidatesOf(*to).at(2) == std::make_pair(int64_t{1}, int64_t{60}));
+  EXPECT_TRUE(CandidatesOf(*to).at(2) ==
+              std::make_pair(int64_t{1}, int64_t{60}));
   EXPECT_EQ(to->admission_state().access_threshold, 2);
   EXPECT_TRUE(to->admission_state().is_frozen);
   EXPECT_EQ(to->admission_state().newest_time, 70);
-  EXPECT_ERROR(MakeTable(Options("none", 2))
-                   ->SetAdmissionState(from->admission_state()),
-               Code::kInvalidArgument, "none");
+  EXPECT_ERROR(
+      MakeTable(Options("none", 2))->SetAdmissionState(from->admission_state()),
+      Code::kInvalidArgument, "none");
 }
 
 // The rules of docs/faae.md, as plainly as they can be said.
@@ -242,13 +241,14 @@ struct Model {
     for (const int64_t time : seen.times) newest = std::max(newest, time);
     for (size_t i = 0; i < keys.size(); ++i) {
       const int64_t added =
-          frozen ? 0
-                 : seen.coefficient * (seen.counts.empty() ? 1 : seen.counts[i]);
+          frozen
+              ? 0
+              : seen.coefficient * (seen.counts.empty() ? 1 : seen.counts[i]);
       // What counts nothing makes no key known.
       if (added == 0 && entries.count(keys[i]) == 0) continue;
       Entry& entry = entries[keys[i]];
       entry.count += added;
-      const int64_t time = seen.times.empty()     ? newest
+      const int64_t time = seen.times.empty()       ? newest
                            : seen.times.size() == 1 ? seen.times[0]
                                                     : seen.times[i];
       entry.time = std::max(entry.time, time);
@@ -294,8 +294,7 @@ void CompareWithModel(int64_t capacity, const Parallel& parallel,
     now += Below(&rng, 10);
     for (int64_t i = 0; i < n; ++i) {
       const Key key = Below(&rng, 400);
-      if (!repeats &&
-          std::find(keys.begin(), keys.end(), key) != keys.end()) {
+      if (!repeats && std::find(keys.begin(), keys.end(), key) != keys.end()) {
         continue;
       }
       keys.push_back(key);
@@ -312,7 +311,8 @@ void CompareWithModel(int64_t capacity, const Parallel& parallel,
       times.assign(1, now);
       seen.times = times;
     }
-    if (seen.counts.size() != static_cast<int64_t>(keys.size())) seen.counts = {};
+    if (seen.counts.size() != static_cast<int64_t>(keys.size()))
+      seen.counts = {};
     if (Below(&rng, 2) == 0) hints.clear();
     std::vector<Address> addresses(keys.size(), -1);
     ASSERT_OK(table->FindOrAdmit(keys, hints, seen, addresses, parallel));

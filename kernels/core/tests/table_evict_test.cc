@@ -61,9 +61,8 @@ TEST(Evict_GoesByTheTimesOfTheData) {
   const std::vector<int64_t> before = {-1};
   Occurrences seen;
   seen.times = before;
-  EXPECT_ERROR(
-      table->FindOrAdmit(std::vector<Key>{1}, {}, seen, out, Serial()),
-      Code::kInvalidArgument, "position 0");
+  EXPECT_ERROR(table->FindOrAdmit(std::vector<Key>{1}, {}, seen, out, Serial()),
+               Code::kInvalidArgument, "position 0");
 }
 
 TEST(Evict_AnEvictedKeyStartsAnew) {

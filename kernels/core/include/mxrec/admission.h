@@ -69,10 +69,10 @@ struct Evicted {
 };
 
 struct EvictionStats {
-  int64_t candidates = 0;        // now
-  int64_t evicted_keys = 0;      // so far, for any reason
+  int64_t candidates = 0;    // now
+  int64_t evicted_keys = 0;  // so far, for any reason
   int64_t evicted_candidates = 0;
-  int64_t rows_waiting = 0;      // of evicted keys, not used again yet
+  int64_t rows_waiting = 0;  // of evicted keys, not used again yet
 };
 
 }  // namespace mxrec

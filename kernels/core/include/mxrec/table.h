@@ -73,7 +73,7 @@ struct MemoryUsage {
 
 struct ExportChunk {
   Span<const Key> keys;
-  Span<const float> rows;  // [keys.size(), stride]
+  Span<const float> rows;      // [keys.size(), stride]
   Span<const int64_t> counts;  // empty where they are not recorded
   Span<const int64_t> times;   // the same
 };
