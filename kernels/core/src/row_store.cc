@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 namespace mxrec {
@@ -66,7 +67,7 @@ int SlabShift(int dim) {
 }  // namespace
 
 RowStore::RowStore(std::string name, int dim, bool record_counts,
-                   int64_t max_rows)
+                   bool record_times, int64_t max_rows)
     : name_(std::move(name)),
       dim_(dim),
       record_counts_(record_counts),
@@ -74,7 +75,10 @@ RowStore::RowStore(std::string name, int dim, bool record_counts,
       max_slabs_(kMaxRows >> SlabShift(dim)) {
   slab_shift_ = SlabShift(dim);
   slab_mask_ = (RowIndex{1} << slab_shift_) - 1;
-  key_shift_ = record_counts ? 4 : 3;
+  // Records do not straddle cache lines.
+  const int words = 1 + (record_counts ? 1 : 0) + (record_times ? 1 : 0);
+  key_shift_ = words == 1 ? 3 : words == 2 ? 4 : 5;
+  time_place_ = record_times ? words - 1 : 0;
   stride_ = dim;
 }
 
@@ -82,6 +86,7 @@ RowStore::~RowStore() {
   const uint32_t ready = slabs_ready_.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < ready; ++i) {
     Unmap(slabs_[i].data, DataBytes(stride_));
+    delete[] slabs_[i].generations.load(std::memory_order_relaxed);
   }
   for (const Area& area : meta_areas_) Unmap(area.start, area.bytes);
   Unmap(slabs_, max_slabs_ * static_cast<int64_t>(sizeof(Slab)));
@@ -123,7 +128,8 @@ char* RowStore::TakeMeta(bool huge_pages) {
 }
 
 int64_t RowStore::bytes_beside_rows() const {
-  return (rows_allocated() << key_shift_) + rows_allocated() * kBitKinds / 8;
+  return (rows_allocated() << key_shift_) + rows_allocated() * kBitKinds / 8 +
+         generation_bytes_.load(std::memory_order_relaxed);
 }
 
 Status RowStore::Allocate(uint32_t count, RowIndex* first) {
@@ -246,6 +252,35 @@ Status RowStore::AddSlots(const std::vector<float>& initial_values) {
   stride_ = new_stride;
   touched_.store(used, std::memory_order_relaxed);
   return Status::Ok();
+}
+
+bool RowStore::Renew(RowIndex row, bool may_wrap) {
+  Slab& slab = SlabOf(row);
+  std::atomic<uint16_t>* generations =
+      slab.generations.load(std::memory_order_acquire);
+  if (generations == nullptr) {
+    auto* const fresh = new (std::nothrow) std::atomic<uint16_t>[slab_rows()]();
+    if (fresh == nullptr) return false;
+    // Another shard may be renewing a row of the slab.
+    if (slab.generations.compare_exchange_strong(generations, fresh,
+                                                 std::memory_order_acq_rel)) {
+      generations = fresh;
+      generation_bytes_.fetch_add(slab_rows() * sizeof(uint16_t),
+                                  std::memory_order_relaxed);
+    } else {
+      delete[] fresh;
+    }
+  }
+  std::atomic<uint16_t>& generation = generations[row & slab_mask_];
+  const uint32_t next = generation.load(std::memory_order_relaxed) + 1u;
+  if (next > kMaxGeneration && !may_wrap) return false;
+  generation.store(static_cast<uint16_t>(next & kMaxGeneration),
+                   std::memory_order_relaxed);
+  for (const BitKind kind : {kInitialized, kFrozen, kLimbo}) {
+    Word(kind, row)->fetch_and(~BitOf(row), std::memory_order_acq_rel);
+  }
+  Word(kStaleSlots, row)->fetch_or(BitOf(row), std::memory_order_relaxed);
+  return true;
 }
 
 void RowStore::ForgetInitialized() const {
