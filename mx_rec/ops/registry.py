@@ -24,7 +24,11 @@ class TableStats:
         update_count: optimizer steps applied.
         index_bytes: bytes of the key index.
         row_bytes: bytes of the rows handed out.
-        other_bytes: bytes of keys, counts and marks.
+        other_bytes: bytes of keys, counts, marks and candidates.
+        candidates: keys that are counted and have no row yet.
+        evicted_keys: keys that lost their rows so far.
+        evicted_candidates: candidates that were forgotten so far.
+        rows_waiting: rows of evicted keys that no other key has yet.
     """
 
     size: int
@@ -34,6 +38,10 @@ class TableStats:
     index_bytes: int
     row_bytes: int
     other_bytes: int
+    candidates: int
+    evicted_keys: int
+    evicted_candidates: int
+    rows_waiting: int
 
 
 @functools.lru_cache(maxsize=1)
@@ -52,6 +60,8 @@ def _c_library() -> ctypes.CDLL:
     library.mxrec_end_save.restype = None
     library.mxrec_last_saved_prefix.argtypes = [ctypes.c_char_p, ctypes.c_int64]
     library.mxrec_last_saved_prefix.restype = ctypes.c_int64
+    library.mxrec_evict.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_int64)]
+    library.mxrec_evict.restype = ctypes.c_int
     library.mxrec_release_all.argtypes = []
     library.mxrec_release_all.restype = ctypes.c_int
     return library
@@ -121,6 +131,18 @@ def last_saved_prefix() -> Optional[str]:
         if now <= length:
             return text.value.decode() or None
         length = now
+
+
+def evict_from_table(table_name: str) -> Optional[int]:
+    """Evicts from the newest live table of that name by its `eviction_threshold`.
+
+    Returns:
+        How many keys lost their rows; None if no session has such a table, or it has no such threshold.
+    """
+    evicted = ctypes.c_int64()
+    if not _c_library().mxrec_evict(table_name.encode(), ctypes.byref(evicted)):
+        return None
+    return evicted.value
 
 
 def release_all_tables() -> int:

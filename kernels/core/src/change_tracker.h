@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -94,14 +93,13 @@ class ChangeTracker {
     met_->At(row).fetch_add(static_cast<uint32_t>(times),
                             std::memory_order_relaxed);
   }
-  void Evicted(Key key, RowIndex row) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    evicted_.push_back(key);
+  // The row may become another key's.
+  void Evicted(RowIndex row) {
     if (met_ != nullptr) met_->At(row).store(0, std::memory_order_relaxed);
   }
 
   // All changes up to now become those of a save, which Saving tells.
-  void BeginSave(int64_t rows) {
+  void BeginSave(int64_t rows, const std::vector<Key>& evicted) {
     for (int64_t first = 0; first < rows; first += 64) {
       const RowIndex row = static_cast<RowIndex>(first);
       const uint64_t word = now_.Get(row);
@@ -110,10 +108,8 @@ class ChangeTracker {
       }
     }
     now_.Clear();
-    std::lock_guard<std::mutex> lock(mutex_);
-    evicted_saving_.insert(evicted_saving_.end(), evicted_.begin(),
-                           evicted_.end());
-    evicted_.clear();
+    evicted_saving_.insert(evicted_saving_.end(), evicted.begin(),
+                           evicted.end());
   }
   // The rows of a save among 64 from `first` on, as bits. Rows met fewer times
   // than `least_count` are left to a later save.
@@ -134,13 +130,9 @@ class ChangeTracker {
     }
     return word & ~left;
   }
-  std::vector<Key> EvictedSaving() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return evicted_saving_;
-  }
+  const std::vector<Key>& EvictedSaving() const { return evicted_saving_; }
   void SaveIsComplete() {
     saving_.Clear();
-    std::lock_guard<std::mutex> lock(mutex_);
     evicted_saving_.clear();
   }
 
@@ -148,8 +140,6 @@ class ChangeTracker {
   RowChunks<uint64_t> now_;     // 64 rows a word
   RowChunks<uint64_t> saving_;  // of saves not known to be complete
   const std::unique_ptr<RowChunks<uint32_t>> met_;
-  std::mutex mutex_;  // guards what follows
-  std::vector<Key> evicted_;
   std::vector<Key> evicted_saving_;
 };
 

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "hash.h"
 #include "mxrec/saving.h"
 #include "snapshot.h"
 #include "table_impl.h"
@@ -14,6 +15,7 @@ namespace {
 constexpr int64_t kBufferShare = 20;
 constexpr int64_t kRowsPerLook = 1 << 16;
 constexpr size_t kEvictedPerBlock = 1 << 16;
+constexpr int64_t kHistoryPerBlock = 1 << 15;
 
 const char* NameOf(InitializerKind kind) {
   switch (kind) {
@@ -51,7 +53,12 @@ Manifest TableImpl::NewManifest(const SaveRequest& request) const {
   std::vector<Column>& columns = manifest.columns[BlockKind::kRows];
   columns.push_back({"keys", "int64", 1});
   if (options_.record_counts) columns.push_back({"counts", "int64", 1});
+  if (options_.admission.record_times) columns.push_back({"times", "int64", 1});
   columns.push_back({"rows", "float32", manifest.stride()});
+  if (options_.admission.admits()) {
+    manifest.columns[BlockKind::kHistory] = {
+        {"keys", "int64", 1}, {"counts", "int64", 1}, {"times", "int64", 1}};
+  }
   return manifest;
 }
 
@@ -140,6 +147,22 @@ void TableImpl::CommitSave(const std::string& prefix) {
   UniqueLock inserts(inserts_lock_);
   UniqueLock row_content(rows_lock_);
   if (tracker_ != nullptr) tracker_->SaveIsComplete();
+  for (const auto& shard : shards_) shard->changed_saving.clear();
+}
+
+// For the holder of the exclusive locks of inserts and rows.
+void TableImpl::BeginTracking(const SaveRequest& request, int64_t rows) {
+  std::lock_guard<std::mutex> erased(erased_mutex_);
+  if (tracker_ == nullptr) {
+    tracker_ = std::make_unique<ChangeTracker>(request.least_count > 1);
+    logs_erased_.store(true, std::memory_order_relaxed);
+  }
+  tracker_->BeginSave(rows, erased_);
+  erased_.clear();
+  for (const auto& shard : shards_) {
+    shard->changed_saving.insert(shard->changed.begin(), shard->changed.end());
+    shard->changed.clear();
+  }
 }
 
 Status TableImpl::Stream(const SaveRequest& request, SaveKind kind,
@@ -161,15 +184,24 @@ Status TableImpl::Stream(const SaveRequest& request, SaveKind kind,
     }
     const int64_t rows = std::min(rows_->capacity(), rows_->rows_allocated());
     snapshot = std::make_unique<Snapshot>(writer, rows, rows_->stride(),
-                                          options_.record_counts);
-    if (kind != SaveKind::kPlain) {
-      if (tracker_ == nullptr) {
-        tracker_ = std::make_unique<ChangeTracker>(request.least_count > 1);
-      }
-      tracker_->BeginSave(rows);
-      if (kind == SaveKind::kDelta) evicted = tracker_->EvictedSaving();
-    }
+                                          options_.record_counts,
+                                          options_.admission.record_times);
+    if (kind != SaveKind::kPlain) BeginTracking(request, rows);
+    if (kind == SaveKind::kDelta) evicted = tracker_->EvictedSaving();
     MarkPending(request, kind, snapshot.get());
+    for (const auto& shard : shards_) {
+      shard->candidates_pending = options_.admission.admits();
+    }
+    snapshot_is_delta_ = kind == SaveKind::kDelta;
+    if (options_.admission.admits() || options_.admission.record_times) {
+      const AdmissionState state = admission_state();
+      manifest->notes["access_threshold"] =
+          std::to_string(state.access_threshold);
+      manifest->notes["eviction_threshold"] =
+          std::to_string(options_.admission.eviction_threshold);
+      manifest->notes["frozen"] = std::to_string(state.is_frozen ? 1 : 0);
+      manifest->notes["newest_time"] = std::to_string(state.newest_time);
+    }
     manifest->size = size();
     manifest->steps = is_fixed() ? request.steps : slot_steps_;
     manifest->updates = update_count_.load(std::memory_order_relaxed);
@@ -187,10 +219,12 @@ Status TableImpl::Stream(const SaveRequest& request, SaveKind kind,
     status = CopyPending(request, snapshot.get(), &row, buffer.get());
     writer->Submit(std::move(buffer));
   }
+  if (status.ok()) status = CopyCandidates();
   {
     SharedLock layout(layout_lock_);
     UniqueLock inserts(inserts_lock_);
     UniqueLock row_content(rows_lock_);
+    for (const auto& shard : shards_) shard->candidates_pending = false;
     snapshot_ = nullptr;
   }
   snapshot->SubmitKept();
@@ -226,14 +260,70 @@ void TableImpl::MarkPending(const SaveRequest& request, SaveKind kind,
   }
 }
 
+Status TableImpl::CopyCandidates() {
+  if (!options_.admission.admits()) return Status::Ok();
+  for (int s = 0; s < kShards; ++s) {
+    SharedLock layout(layout_lock_);
+    if (rows_ == nullptr) return ReleasedError();
+    SharedLock inserts(inserts_lock_);
+    std::lock_guard<std::mutex> lock(shards_[s]->mutex);
+    BeforeCandidatesChange(shards_[s].get());
+  }
+  return Status::Ok();
+}
+
+// Writes the shard's candidates, or those that have changed, in this thread:
+// there may be many, and no second place for them.
+void TableImpl::KeepCandidates(Shard* shard) {
+  shard->candidates_pending = false;
+  TableFileWriter* const writer = snapshot_->writer();
+  static const std::vector<Column> columns = {
+      {"keys", "int64", 1}, {"counts", "int64", 1}, {"times", "int64", 1}};
+  const int64_t most = snapshot_is_delta_
+                           ? static_cast<int64_t>(shard->changed_saving.size())
+                           : shard->candidates.size();
+  BlockBuffer buffer(columns, std::min(most, kHistoryPerBlock));
+  buffer.kind = BlockKind::kHistory;
+  // A failure shows when the file is finished.
+  const auto flush = [&] {
+    if (buffer.size > 0) (void)writer->WriteBlock(&buffer);
+    buffer.size = 0;
+  };
+  const auto add = [&](Key key, int64_t count, int64_t time) {
+    if (buffer.size == buffer.capacity()) flush();
+    buffer.column<int64_t>(0)[buffer.size] = key;
+    buffer.column<int64_t>(1)[buffer.size] = count;
+    buffer.column<int64_t>(2)[buffer.size] = time;
+    ++buffer.size;
+  };
+  if (!snapshot_is_delta_) {
+    shard->candidates.ForEach([&](const Candidates::Entry& entry) {
+      add(entry.key, entry.count, entry.time);
+    });
+    return flush();
+  }
+  for (const Key key : shard->changed_saving) {
+    const uint64_t hash = HashKey(key);
+    const Candidates::Entry* const entry = shard->candidates.Find(hash, key);
+    RowIndex row = 0;
+    if (entry != nullptr) {
+      add(key, entry->count, entry->time);
+    } else if (!shard->index.Find(hash, key, *rows_, &row)) {
+      add(key, kNoCandidate, 0);
+    }
+  }
+  flush();
+}
+
 // Fills a buffer with pending rows from *row on, in one go: what it copies
 // cannot change meanwhile.
 Status TableImpl::CopyPending(const SaveRequest& request, Snapshot* snapshot,
                               int64_t* row, BlockBuffer* buffer) {
   SharedLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
+  // Counts, times and evictions go on beside updates.
   UniqueLock inserts(inserts_lock_, std::defer_lock);
-  if (options_.record_counts) inserts.lock();
+  if (options_.record_counts || options_.admission.may_evict()) inserts.lock();
   SharedLock row_content(rows_lock_);
   const RowAccess access = *rows_;
   std::atomic<uint64_t>* const words = snapshot->words();
