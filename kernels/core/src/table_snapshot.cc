@@ -95,8 +95,9 @@ Status TableImpl::Save(const SaveRequest& request, SavedTable* saved) {
       manifest = NewManifest(request);
       bytes = size() * manifest.stride() * static_cast<int64_t>(sizeof(float));
     }
-    // Rows of another layout do not go with those of a file before.
-    if (kind == SaveKind::kDelta &&
+    // Rows with other slots do not go with those of a file before; in rows
+    // without slots they begin as they began in the table.
+    if (kind == SaveKind::kDelta && !chain_.optimizer.empty() &&
         (chain_.optimizer != manifest.optimizer ||
          chain_.slot_initials != manifest.slot_initials)) {
       kind = SaveKind::kBase;

@@ -694,18 +694,20 @@ TEST(Checkpoint_ASaveThatIsNotCompleteLeavesItsChangesToTheNext) {
   EXPECT_TRUE(SameBits(Export(*copy), Export(*table)));
 }
 
-TEST(Checkpoint_ADeltaAfterARestoreOrNewSlotsIsFull) {
+TEST(Checkpoint_ADeltaMayBringSlotsAndIsFullAfterARestore) {
   const TemporaryDirectory directory;
   const auto table = MakeTable(Options("t", 4));
   FindOrInsert(table.get(), {1, 2});
   const SavedTable base =
       SaveAs(table.get(), directory / "m-1", SaveKind::kBase);
   Train(table.get(), {1}, 0.1f);
-  EXPECT_FALSE(SaveAs(table.get(), directory / "m-2", SaveKind::kDelta)
-                   .manifest.is_delta);
-  Train(table.get(), {1}, 0.1f);
-  EXPECT_TRUE(SaveAs(table.get(), directory / "m-3", SaveKind::kDelta)
-                  .manifest.is_delta);
+  const SavedTable delta =
+      SaveAs(table.get(), directory / "m-2", SaveKind::kDelta);
+  EXPECT_TRUE(delta.manifest.is_delta);
+  EXPECT_EQ(delta.manifest.rows, 1);
+  const auto copy = MakeTable(Options("t", 4));
+  ASSERT_OK(Restore(copy.get(), directory / "m-2", delta));
+  EXPECT_TRUE(SameBits(Export(*copy), Export(*table)));
   ASSERT_OK(Restore(table.get(), directory / "m-1", base));
   EXPECT_FALSE(SaveAs(table.get(), directory / "m-4", SaveKind::kDelta)
                    .manifest.is_delta);
