@@ -36,10 +36,7 @@ def inspect_command(checkpoint: str, as_json: bool) -> int:
     if as_json:
         click.echo(
             json.dumps(
-                {
-                    prefix: {name: _facts(table) for name, table in tables.items()}
-                    for prefix, tables in found.items()
-                },
+                {prefix: {name: _facts(table) for name, table in tables.items()} for prefix, tables in found.items()},
                 indent=2,
             )
         )

@@ -214,10 +214,12 @@ def _to_text(member: Any, export_scope: Optional[str]) -> Optional[str]:
 def _from_text(text: str, import_scope: Optional[str]) -> Any:
     prefix = f"{import_scope}/" if import_scope else ""
     graph = tf.compat.v1.get_default_graph()
-    fields = json.loads(text)
+    fields: dict[str, Any] = json.loads(text)
     if "element" in fields:
         return graph.as_graph_element(prefix + fields["element"])
-    parts = SavedParts(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+    for name, value in fields.items():
+        fields[name] = tuple(value) if isinstance(value, list) else value
+    parts = SavedParts(**fields)
     return TableSaveable(graph, _renamed(parts, lambda name: prefix + name))
 
 

@@ -20,12 +20,10 @@ from mx_rec.util.initialize import ConfigInitializer, InitConfig
 from mx_rec.util.log import logger
 from mx_rec.util.validate import check_bool, check_int
 
-tf1 = tf.compat.v1
-
 
 def save_incremental(
-    saver: tf1.train.Saver,
-    session: tf1.Session,
+    saver: tf.compat.v1.train.Saver,
+    session: tf.compat.v1.Session,
     save_path: str,
     global_step: Optional[Union[int, tf.Tensor, tf.Variable]] = None,
     *,
@@ -54,19 +52,19 @@ def save_incremental(
     check_bool("delta", delta)
     threshold = ConfigInitializer.get_instance().config.recent_key_count_threshold
     if global_step is not None and not isinstance(global_step, int):
-        global_step = int(tf1.train.global_step(session, global_step))
+        global_step = int(tf.compat.v1.train.global_step(session, global_step))
     prefix = saver_prefix(saver, save_path, global_step)
     kind = ops.SaveKind.DELTA if delta else ops.SaveKind.BASE
     with ops.saving(prefix, kind, threshold):
         return str(saver.save(session, save_path, global_step=global_step, **kwargs))
 
 
-class Saver(tf1.train.Saver):
+class Saver(tf.compat.v1.train.Saver):
     """TensorFlow's Saver, whose `save` also makes the bases and deltas of incremental checkpoints."""
 
     def save(  # type: ignore[override]
         self,
-        sess: tf1.Session,
+        sess: tf.compat.v1.Session,
         save_path: str,
         global_step: Optional[Union[int, tf.Tensor, tf.Variable]] = None,
         *args: Any,
@@ -108,7 +106,7 @@ class _Plain:
         return getattr(self._saver, name)
 
     def save(self, *args: Any, **kwargs: Any) -> Any:
-        return tf1.train.Saver.save(self._saver, *args, **kwargs)
+        return tf.compat.v1.train.Saver.save(self._saver, *args, **kwargs)
 
 
 class SaveSchedule:
@@ -169,7 +167,7 @@ class IncrementalSaver:
     """
 
     def __init__(
-        self, save_path: str, saver: Optional[tf1.train.Saver] = None, schedule: Optional[SaveSchedule] = None
+        self, save_path: str, saver: Optional[tf.compat.v1.train.Saver] = None, schedule: Optional[SaveSchedule] = None
     ) -> None:
         """Args:
         save_path: as in `Saver.save`.
@@ -182,13 +180,17 @@ class IncrementalSaver:
         """
         self._save_path = save_path
         self._schedule = schedule or SaveSchedule.of_config(ConfigInitializer.get_instance().config)
-        self._saver = saver or tf1.train.Saver()
+        self._saver = saver or tf.compat.v1.train.Saver()
 
-    def save_if_due(self, session: tf1.Session, global_step: Union[int, tf.Tensor, tf.Variable]) -> Optional[str]:
+    def save_if_due(
+        self, session: tf.compat.v1.Session, global_step: Union[int, tf.Tensor, tf.Variable]
+    ) -> Optional[str]:
         """Saves if a full save or a delta is due; the prefix, or None if nothing was."""
         return self.save(session, global_step) if self._schedule.is_due() else None
 
-    def save(self, session: tf1.Session, global_step: Union[int, tf.Tensor, tf.Variable], **kwargs: Any) -> str:
+    def save(
+        self, session: tf.compat.v1.Session, global_step: Union[int, tf.Tensor, tf.Variable], **kwargs: Any
+    ) -> str:
         """Saves now: in full if that is due, else a delta."""
         full = self._schedule.full_is_due()
         prefix = save_incremental(
@@ -201,16 +203,16 @@ class IncrementalSaver:
 class _ScheduledSaver:
     """What a CheckpointSaverHook takes for a Saver."""
 
-    def __init__(self, schedule: SaveSchedule, saver: Optional[tf1.train.Saver], scaffold: Any) -> None:
+    def __init__(self, schedule: SaveSchedule, saver: Optional[tf.compat.v1.train.Saver], scaffold: Any) -> None:
         self._schedule, self._saver, self._scaffold = schedule, saver, scaffold
 
-    def find(self) -> tf1.train.Saver:
+    def find(self) -> tf.compat.v1.train.Saver:
         """The Saver of the graph; it may have been made after the hook."""
         if self._saver is not None:
             return self._saver
         if self._scaffold is not None:
             return self._scaffold.saver
-        savers = tf1.get_collection(tf1.GraphKeys.SAVERS)
+        savers = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SAVERS)
         if len(savers) != 1:
             raise RuntimeError(
                 f"IncrementalCheckpointHook: the graph has {len(savers)} Savers in the collection SAVERS, not one; "
@@ -218,7 +220,7 @@ class _ScheduledSaver:
             )
         return savers[0]
 
-    def save(self, session: tf1.Session, save_path: str, global_step: int, **kwargs: Any) -> str:
+    def save(self, session: tf.compat.v1.Session, save_path: str, global_step: int, **kwargs: Any) -> str:
         full = self._schedule.full_is_due()
         prefix = save_incremental(
             self.find(), session, save_path, global_step=int(global_step), delta=not full, **kwargs
@@ -230,7 +232,7 @@ class _ScheduledSaver:
         return getattr(self.find(), name)
 
 
-class IncrementalCheckpointHook(tf1.train.CheckpointSaverHook):
+class IncrementalCheckpointHook(tf.compat.v1.train.CheckpointSaverHook):
     """Saves full checkpoints and deltas on the schedule of `init`, for `MonitoredTrainingSession` and Estimator.
 
     It takes the place of the hook that these would add: pass `save_checkpoint_secs=None` to the session (an Estimator
@@ -242,7 +244,7 @@ class IncrementalCheckpointHook(tf1.train.CheckpointSaverHook):
         self,
         checkpoint_dir: str,
         checkpoint_basename: str = "model.ckpt",
-        saver: Optional[tf1.train.Saver] = None,
+        saver: Optional[tf.compat.v1.train.Saver] = None,
         scaffold: Optional[Any] = None,
         listeners: Optional[Sequence[Any]] = None,
     ) -> None:
@@ -270,7 +272,7 @@ class IncrementalCheckpointHook(tf1.train.CheckpointSaverHook):
             listeners=listeners,
         )
 
-    def after_create_session(self, session: tf1.Session, coord: Any) -> None:
+    def after_create_session(self, session: tf.compat.v1.Session, coord: Any) -> None:
         """Restores the version asked for, once, and saves."""
         if self._version is not None:
             prefix = checkpoint_to_restore(self._directory, self._version, self._basename)

@@ -45,7 +45,9 @@ class Model:
         return session.run(self.rows, {self.ids: list(keys)})
 
 
-def build(dynamic: bool, optimizer: str = "lazy_adam", capacity: int = 1000, name: str = "user", dim: int = DIM, **kwargs):
+def build(
+    dynamic: bool, optimizer: str = "lazy_adam", capacity: int = 1000, name: str = "user", dim: int = DIM, **kwargs
+):
     """A model in the default graph."""
     table = create_table(
         tf.int64, dim, name, tf1.random_normal_initializer(0.0, 0.3, seed=5), device_vocabulary_size=capacity, **kwargs

@@ -204,7 +204,8 @@ SAMPLES = os.path.join(os.path.dirname(__file__), "..", "data", "checkpoints")
 def test_stored_samples_of_each_version_are_read_by_both_readers(name):
     """`tools/make_checkpoint_sample.py` has made them; they are never made again."""
     directory = os.path.join(SAMPLES, name)
-    expected = json.loads(open(os.path.join(directory, "expected.json")).read())
+    with open(os.path.join(directory, "expected.json")) as stream:
+        expected = json.load(stream)
     prefix = os.path.join(directory, expected["prefix"])
     tables = read_saved_tables(prefix)
     assert set(tables) == set(expected["tables"])

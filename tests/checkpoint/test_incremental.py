@@ -62,9 +62,7 @@ def _chain(directory, dynamic, saves=4, **init_arguments):
             model.train(session, range(-50, 50))
             for i in range(saves):
                 model.train(session, [i, 100 + i, 100 + i])
-                prefix = save_incremental(
-                    saver, session, str(directory / "model.ckpt"), model.global_step, delta=i > 0
-                )
+                prefix = save_incremental(saver, session, str(directory / "model.ckpt"), model.global_step, delta=i > 0)
                 states.append((prefix, model.read(session, KEYS), session.run(model.dense), model.table.size(session)))
     return states
 

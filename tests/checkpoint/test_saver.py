@@ -205,13 +205,19 @@ def test_mismatches_are_refused_by_name(tmp_path, dynamic):
     start(dynamic)
     with tf.Graph().as_default():
         model = build(dynamic, dim=DIM + 1, name="user")
-        with tf1.Session() as session, pytest.raises(tf.errors.InvalidArgumentError, match="'user'.*dim 4, expected dim 5"):
+        with (
+            tf1.Session() as session,
+            pytest.raises(tf.errors.InvalidArgumentError, match="'user'.*dim 4, expected dim 5"),
+        ):
             _restore_table(session, model, prefix)
     start(dynamic)
     with tf.Graph().as_default():
         table = create_table(tf.int32, DIM, "user", tf1.zeros_initializer(), device_vocabulary_size=100)
         sparse_lookup(table, tf.constant([1]))
-        with tf1.Session() as session, pytest.raises(tf.errors.InvalidArgumentError, match="key_dtype int64, expected int32"):
+        with (
+            tf1.Session() as session,
+            pytest.raises(tf.errors.InvalidArgumentError, match="key_dtype int64, expected int32"),
+        ):
             tf1.train.Saver().restore(session, prefix)
 
 
@@ -305,7 +311,10 @@ def test_monitored_session_saves_and_restores(tmp_path):
         with tf.Graph().as_default():
             model = build(True)
             with tf1.train.MonitoredTrainingSession(
-                checkpoint_dir=str(tmp_path), save_checkpoint_steps=2, save_checkpoint_secs=None, save_summaries_steps=None
+                checkpoint_dir=str(tmp_path),
+                save_checkpoint_steps=2,
+                save_checkpoint_secs=None,
+                save_summaries_steps=None,
             ) as session:
                 before = session.run(model.rows, {model.ids: list(KEYS)})
                 for batch in batches(3, steps):

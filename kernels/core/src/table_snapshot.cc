@@ -111,8 +111,7 @@ Status TableImpl::Save(const SaveRequest& request, SavedTable* saved) {
     if (!status.ok()) return status;
     if (kind == SaveKind::kDelta) {
       bool linked = false;
-      status =
-          LinkFiles(chain_.prefix, request.prefix, chain_.files, &linked);
+      status = LinkFiles(chain_.prefix, request.prefix, chain_.files, &linked);
       if (!status.ok()) return status;
       if (!linked) kind = SaveKind::kBase;
     }
@@ -339,8 +338,8 @@ Status TableImpl::CopyPending(const SaveRequest& request, Snapshot* snapshot,
     *row = word_end;
     while (word != 0) {
       const int bit = __builtin_ctzll(word);
-      const RowIndex pending = static_cast<RowIndex>((first & ~int64_t{63}) +
-                                                     bit);
+      const RowIndex pending =
+          static_cast<RowIndex>((first & ~int64_t{63}) + bit);
       if (buffer->size == buffer->capacity()) {
         *row = pending;
         break;
