@@ -1,0 +1,1 @@
+def with_warm_start(m, s): return m
