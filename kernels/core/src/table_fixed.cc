@@ -1,0 +1,72 @@
+#include "table_impl.h"
+
+namespace mxrec {
+
+Status TableImpl::Offsets(Span<const Address> addresses, Span<int64_t> offsets,
+                          bool* all_initialized) const {
+  SharedLock layout(layout_lock_);
+  if (rows_ == nullptr) return ReleasedError();
+  if (!is_fixed()) return WrongKind("an offset");
+  *all_initialized = true;
+  for (int64_t i = 0; i < addresses.size(); ++i) {
+    const Address address = addresses[i];
+    if (address == kNoRow) {
+      offsets[i] = -1;
+      continue;
+    }
+    if (!IsLegal(address, *rows_, rows_->capacity())) {
+      return AddressError(address, i);
+    }
+    offsets[i] = RowOf(address);
+    *all_initialized &= rows_->IsInitialized(RowOf(address));
+  }
+  return Status::Ok();
+}
+
+Status TableImpl::InitializeRows(
+    Span<const int64_t> offsets,
+    const std::function<void(int64_t, const float*)>& write) {
+  SharedLock layout(layout_lock_);
+  if (rows_ == nullptr) return ReleasedError();
+  if (!is_fixed()) return WrongKind("an offset");
+  std::vector<float> initial(options_.dim);
+  for (const int64_t offset : offsets) {
+    if (offset < 0 || offset >= rows_->capacity()) continue;
+    const RowIndex row = static_cast<RowIndex>(offset);
+    if (!rows_->IsVisible(row) || rows_->IsInitialized(row)) continue;
+    initializer_.Fill(*rows_->KeyOf(row), initial.data());
+    write(offset, initial.data());
+    rows_->SetInitialized(row);
+  }
+  return Status::Ok();
+}
+
+Status TableImpl::TrainedPositions(Span<const int64_t> offsets,
+                                   std::vector<int64_t>* positions) const {
+  SharedLock layout(layout_lock_);
+  if (rows_ == nullptr) return ReleasedError();
+  if (!is_fixed()) return WrongKind("an offset");
+  positions->clear();
+  const int64_t rows_ready = rows_->capacity();
+  for (int64_t i = 0; i < offsets.size(); ++i) {
+    const int64_t offset = offsets[i];
+    if (offset < -1 || offset >= options_.fixed_capacity) {
+      return Status::InvalidArgument(
+          "table '" + options_.name + "': illegal offset " +
+          std::to_string(offset) + " at position " + std::to_string(i) +
+          ": it must be in [-1, " + std::to_string(options_.fixed_capacity) +
+          ")");
+    }
+    const bool frozen = offset >= 0 && offset < rows_ready &&
+                        rows_->IsFrozen(static_cast<RowIndex>(offset));
+    if (offset >= 0 && !frozen) positions->push_back(i);
+  }
+  return Status::Ok();
+}
+
+void TableImpl::ForgetInitializedRows() {
+  SharedLock layout(layout_lock_);
+  if (rows_ != nullptr) rows_->ForgetInitialized();
+}
+
+}  // namespace mxrec

@@ -1,0 +1,219 @@
+#include <algorithm>
+#include <cmath>
+
+#include "first_error.h"
+#include "row_math.h"
+#include "table_impl.h"
+
+namespace mxrec {
+namespace {
+
+constexpr float kAdagradEpsilon = 1e-7f;
+
+std::vector<float*>& ThreadRows() {
+  thread_local std::vector<float*> rows;
+  return rows;
+}
+
+// Leaves each row once, with the sum of its gradients in order of position.
+void SumRepeated(Span<const Address> addresses, const float* gradients, int dim,
+                 std::vector<float*>* rows, std::vector<float>* sums) {
+  std::vector<Address> unique;
+  std::vector<int32_t> position_of(addresses.size());
+  std::vector<int32_t> counts;
+  Unique<int64_t>(addresses, &unique, position_of.data(), &counts);
+  sums->resize(unique.size() * dim);
+  int64_t seen = 0;
+  for (int64_t i = 0; i < addresses.size(); ++i) {
+    const float* from = gradients + i * dim;
+    float* to = sums->data() + static_cast<int64_t>(position_of[i]) * dim;
+    if (position_of[i] == seen) {
+      (*rows)[seen++] = (*rows)[i];
+      std::copy_n(from, dim, to);
+    } else {
+      for (int j = 0; j < dim; ++j) to[j] += from[j];
+    }
+  }
+  rows->resize(unique.size());
+}
+
+bool SameSlots(const SlotLayout& a, const SlotLayout& b) {
+  return a.optimizer == b.optimizer && a.initial_values == b.initial_values;
+}
+
+std::string Show(const SlotLayout& slots) {
+  std::string text = slots.optimizer + " (initial values";
+  for (const float value : slots.initial_values) {
+    text += " " + std::to_string(value);
+  }
+  return text + ")";
+}
+
+}  // namespace
+
+// Row pointers of an update (null for kNoRow and padding keys), all checked,
+// and whether any address repeats. For the holder of the exclusive rows lock.
+Status TableImpl::ResolveForUpdate(Span<const Address> addresses,
+                                   const Parallel& parallel, float** rows,
+                                   bool* repeated) const {
+  const bool any_padding = !padding_keys_.empty();
+  FirstError error;
+  parallel.For(
+      addresses.size(), kValidateCost, [&](int64_t begin, int64_t end) {
+        const RowAccess access = *rows_;
+        const int64_t capacity = rows_->capacity();
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t ahead = i + kVisibleAhead;
+          if (ahead < end) PrefetchVisible(addresses[ahead], access, capacity);
+          const Address address = addresses[i];
+          if (address == kNoRow) {
+            rows[i] = nullptr;
+          } else if (IsLegal(address, access, capacity)) {
+            const RowIndex row = RowOf(address);
+            rows[i] =
+                any_padding && access.IsFrozen(row) ? nullptr : access.Row(row);
+          } else {
+            error.Report(i);
+            return;
+          }
+        }
+      });
+  if (error.any()) {
+    return AddressError(addresses[error.position()], error.position());
+  }
+  bool again = false;
+  const RowAccess access = *rows_;
+  for (const Address address : addresses) {
+    if (address != kNoRow) again |= access.TestAndMark(RowOf(address));
+  }
+  for (const Address address : addresses) {
+    if (address != kNoRow) access.ClearMarks(RowOf(address));
+  }
+  *repeated = again;
+  return Status::Ok();
+}
+
+Status TableImpl::EnsureSlots(const SlotLayout& slots) {
+  UniqueLock layout(layout_lock_);
+  if (rows_ == nullptr) return ReleasedError();
+  if (SameSlots(slots_, slots)) return Status::Ok();
+  if (!slots_.optimizer.empty()) {
+    return Status::FailedPrecondition(
+        "table '" + options_.name + "' keeps the slots of " + Show(slots_) +
+        " and cannot be updated by " + Show(slots) +
+        "; use one optimizer per table");
+  }
+  const Status status = rows_->AddSlots(slots.initial_values);
+  if (status.ok()) slots_ = slots;
+  return status;
+}
+
+Status TableImpl::Apply(Span<const Address> addresses, const float* gradients,
+                        const SlotLayout& slots, const Parallel& parallel,
+                        int64_t cost_per_row,
+                        const std::function<void(float* const*, const float*,
+                                                 int64_t, int64_t)>& update) {
+  SharedLock layout(layout_lock_);
+  if (rows_ == nullptr) return ReleasedError();
+  if (is_fixed()) return WrongKind("an update by address");
+  if (!slots.initial_values.empty() && !SameSlots(slots_, slots)) {
+    layout.unlock();
+    const Status status = EnsureSlots(slots);
+    if (!status.ok()) return status;
+    layout.lock();
+    if (rows_ == nullptr) return ReleasedError();
+  }
+  UniqueLock row_content(rows_lock_);
+  const int dim = options_.dim;
+  std::vector<float*>& rows = ThreadRows();
+  rows.resize(addresses.size());
+  bool repeated = false;
+  const Status status =
+      ResolveForUpdate(addresses, parallel, rows.data(), &repeated);
+  if (!status.ok()) return status;
+  update_count_.fetch_add(1, std::memory_order_relaxed);
+  // Only the owner of the slots knows a step: SGD in between does not age them.
+  const int64_t step = slots.initial_values.empty() ? 0 : ++slot_steps_;
+
+  std::vector<float> sums;
+  if (repeated) {
+    SumRepeated(addresses, gradients, dim, &rows, &sums);
+    gradients = sums.data();
+  }
+  parallel.For(static_cast<int64_t>(rows.size()), cost_per_row,
+               [&](int64_t begin, int64_t end) {
+                 update(rows.data() + begin, gradients + begin * dim,
+                        end - begin, step);
+               });
+  return Status::Ok();
+}
+
+Status TableImpl::ApplySgd(Span<const Address> addresses,
+                           const float* gradients, const SgdParams& params,
+                           const Parallel& parallel) {
+  const int dim = options_.dim;
+  return Apply(
+      addresses, gradients, SlotLayout{}, parallel, kValidateCost + 2 * dim,
+      [&](float* const* rows, const float* grads, int64_t n, int64_t /*step*/) {
+        BestRowMath().sgd(rows, grads, n, dim, params.learning_rate,
+                          params.weight_decay);
+      });
+}
+
+Status TableImpl::ApplyLazyAdam(Span<const Address> addresses,
+                                const float* gradients,
+                                const LazyAdamParams& params,
+                                const Parallel& parallel) {
+  const int dim = options_.dim;
+  return Apply(
+      addresses, gradients, SlotLayout{"LazyAdam", {0.0f, 0.0f}}, parallel,
+      kValidateCost + 6 * dim,
+      [&](float* const* rows, const float* grads, int64_t n, int64_t step) {
+        const double t = static_cast<double>(step);
+        const double step_size =
+            params.learning_rate *
+            std::sqrt(1.0 - std::pow(static_cast<double>(params.beta2), t)) /
+            (1.0 - std::pow(static_cast<double>(params.beta1), t));
+        BestRowMath().lazy_adam(rows, grads, n, dim,
+                                static_cast<float>(step_size), params.beta1,
+                                params.beta2, params.epsilon);
+      });
+}
+
+Status TableImpl::ApplyAdagrad(Span<const Address> addresses,
+                               const float* gradients,
+                               const AdagradParams& params,
+                               const Parallel& parallel) {
+  const int dim = options_.dim;
+  return Apply(
+      addresses, gradients,
+      SlotLayout{"Adagrad", {params.initial_accumulator_value}}, parallel,
+      kValidateCost + 4 * dim,
+      [&](float* const* rows, const float* grads, int64_t n, int64_t /*step*/) {
+        BestRowMath().adagrad(rows, grads, n, dim, params.learning_rate,
+                              kAdagradEpsilon);
+      });
+}
+
+Status TableImpl::ApplyFtrl(Span<const Address> addresses,
+                            const float* gradients, const FtrlParams& params,
+                            const Parallel& parallel) {
+  if (!(params.learning_rate > 0)) {
+    return Status::InvalidArgument(
+        "table '" + options_.name +
+        "': the learning_rate of Ftrl must be positive, got " +
+        std::to_string(params.learning_rate));
+  }
+  const int dim = options_.dim;
+  return Apply(
+      addresses, gradients,
+      SlotLayout{"Ftrl", {params.initial_accumulator_value, 0.0f}}, parallel,
+      kValidateCost + 10 * dim,
+      [&](float* const* rows, const float* grads, int64_t n, int64_t /*step*/) {
+        BestRowMath().ftrl(rows, grads, n, dim, params.learning_rate,
+                           params.learning_rate_power, params.l1, params.l2,
+                           params.l2_shrinkage);
+      });
+}
+
+}  // namespace mxrec
