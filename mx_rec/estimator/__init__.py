@@ -1,7 +1,7 @@
 """Estimator: what a script needs to train, evaluate, predict and export with `tf.estimator`.
 
-Importing this package imports neither TensorFlow nor Estimator; the names below are loaded on first use. `api` holds the
-names of `tf.estimator` for every TensorFlow, also where TensorFlow itself has them no longer.
+Importing this package imports neither TensorFlow nor Estimator; the names below are loaded on first use. `api` holds
+the names of `tf.estimator` for every TensorFlow, also where TensorFlow itself has them no longer.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ _HOME = {
     "ProfilingConfig": "mx_rec.estimator.device_names",
     "TableSummaryHook": "mx_rec.estimator.summaries",
     "WarmStartSettings": "mx_rec.estimator.warm_start",
-    "export_serving_notice": "mx_rec.estimator.export",
-    "load_saved_model": "mx_rec.estimator.export",
     "npu_config_proto": "mx_rec.estimator.device_names",
     "npu_distributed_optimizer_wrapper": "mx_rec.estimator.device_names",
     "npu_hooks_append": "mx_rec.estimator.device_names",

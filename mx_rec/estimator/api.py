@@ -43,7 +43,7 @@ _EXPORT = (
     "build_raw_serving_input_receiver_fn",
 )
 
-__all__ = [*_HOME, "export"]
+__all__ = [*_HOME, "export"]  # noqa: F822
 
 
 def __getattr__(name: str) -> Any:

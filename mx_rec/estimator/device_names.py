@@ -1,4 +1,4 @@
-"""Functions and classes that scripts import from a device's TensorFlow adapter; on CPUs there is nothing to do in them."""
+"""What scripts import from a device's TensorFlow adapter; on CPUs there is nothing to do in it."""
 
 from __future__ import annotations
 

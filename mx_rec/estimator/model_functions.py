@@ -36,7 +36,7 @@ def wrap_model_fn(model_fn: ModelFn, change: Callable[[Any, str, Any], Any]) -> 
 
 
 def _parameters_of(model_fn: ModelFn) -> list[str]:
-    """Names of the parameters that Estimator would pass by name: no keyword-only ones, none that a partial has bound."""
+    """Names of the parameters that Estimator passes: no keyword-only ones, none that a partial has bound."""
     if isinstance(model_fn, functools.partial):
         free = _parameters_of(model_fn.func)[len(model_fn.args) :]
         return [name for name in free if name not in model_fn.keywords]

@@ -7,10 +7,10 @@ from typing import Any, Callable, Optional, Union
 import tensorflow as tf
 
 from mx_rec.estimator import api
-from mx_rec.estimator.export import serving_notice
 from mx_rec.estimator.model_functions import wrap_model_fn
 from mx_rec.estimator.run_config import NPURunConfig
 from mx_rec.estimator.warm_start import with_warm_start
+from mx_rec.saved_model.load import serving_notice
 
 _GET_NEXT = "IteratorGetNext"
 
@@ -66,7 +66,7 @@ class NPUEstimator(api.Estimator):
 
 
 def _with_own_predictions(spec: Any, mode: str, config: Any) -> Any:
-    """Gives predictions that are components of the batch nodes of their own, which the rewrite leads to the new batch."""
+    """Gives components of the batch among the predictions nodes of their own: those the rewrite can redirect."""
     if mode != api.ModeKeys.PREDICT:
         return spec
 

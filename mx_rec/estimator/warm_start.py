@@ -1,1 +1,2 @@
-def with_warm_start(m, s): return m
+def with_warm_start(m, s):
+    return m

@@ -1,4 +1,4 @@
-"""SavedModels with tables: what to tell who serves them, and how to load them."""
+"""Loading a SavedModel with tables, and what to tell those who load it by other means."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Optional, Union
 
 import tensorflow as tf
 
-_NOTICE = "mx_rec.txt"
+NOTICE = "mx_rec.txt"
 
 
 def serving_notice() -> dict[str, str]:
@@ -16,7 +16,7 @@ def serving_notice() -> dict[str, str]:
 
     `NPUEstimator` adds it by itself.
     """
-    return {_NOTICE: str(Path(__file__).with_name("serving_notice.txt"))}
+    return {NOTICE: str(Path(__file__).with_name("serving_notice.txt"))}
 
 
 def load_saved_model(export_dir: Union[str, bytes, os.PathLike], tags: Optional[Any] = None) -> Any:
@@ -27,15 +27,15 @@ def load_saved_model(export_dir: Union[str, bytes, os.PathLike], tags: Optional[
         tags: as in `tf.saved_model.load`.
 
     Returns:
-        What `tf.saved_model.load` returns: `.signatures["serving_default"]` predicts. In a graph it is what
-        `tf.compat.v1.saved_model.load` needs that counts, so use that with `mx_rec.ops.load_library()` before it.
+        What `tf.saved_model.load` returns: `.signatures["serving_default"](ids=...)` predicts. For a Session call
+        `mx_rec.ops.load_library()` and `tf.compat.v1.saved_model.load` instead.
 
     Raises:
         LibraryNotLoadedError: the op library is missing or was built for another TensorFlow; the message says how to
             build it.
         OSError: no SavedModel is there.
     """
-    # Imported late: exporting needs no library of its own.
+    # Imported late: a script that exports needs no library for the notice.
     from mx_rec.ops.library import load_library
 
     load_library()
