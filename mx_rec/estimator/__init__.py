@@ -16,10 +16,15 @@ _HOME = {
     "ProfilingConfig": "mx_rec.estimator.device_names",
     "TableSummaryHook": "mx_rec.estimator.summaries",
     "WarmStartSettings": "mx_rec.estimator.warm_start",
+    "hccl_ops": "mx_rec.estimator.device_names",
+    "npu_allreduce": "mx_rec.estimator.device_names",
     "npu_config_proto": "mx_rec.estimator.device_names",
     "npu_distributed_optimizer_wrapper": "mx_rec.estimator.device_names",
     "npu_hooks_append": "mx_rec.estimator.device_names",
+    "npu_ops": "mx_rec.estimator.device_names",
+    "npu_plugin": "mx_rec.estimator.device_names",
     "table_metrics": "mx_rec.estimator.summaries",
+    "util": "mx_rec.estimator.device_names",
     "with_warm_start": "mx_rec.estimator.warm_start",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -39,6 +40,31 @@ def npu_distributed_optimizer_wrapper(optimizer: Any) -> Any:
 def npu_allreduce(values: Any, reduction: str = "mean", fusion: int = 1, fusion_id: int = -1, group: str = "") -> Any:
     """The values themselves: the mean or sum over one process. Other arguments are accepted."""
     return values
+
+
+def _dropout(
+    x: tf.Tensor, keep_prob: Any, noise_shape: Any = None, seed: Optional[int] = None, name: Optional[str] = None
+) -> tf.Tensor:
+    """`tf.compat.v1.nn.dropout` that keeps each element with probability `keep_prob`."""
+    return tf.compat.v1.nn.dropout(x, rate=1 - keep_prob, noise_shape=noise_shape, seed=seed, name=name)
+
+
+def _of_one_process(tensor: Any, *args: Any, **options: Any) -> Any:
+    """The tensor itself: what a collective operation of one process gives."""
+    return tensor
+
+
+def _set_iteration_per_loop(session: Any, train_op: Any, iterations_per_loop: int = 1) -> Any:
+    """The operation itself. Loops of several steps in one run need a device: ValueError."""
+    if iterations_per_loop != 1:
+        raise ValueError(f"iterations_per_loop must be 1 on CPUs, one step per session.run, got {iterations_per_loop}")
+    return train_op
+
+
+npu_ops = SimpleNamespace(dropout=_dropout)
+npu_plugin = SimpleNamespace(set_device_sat_mode=lambda mode: None)
+hccl_ops = SimpleNamespace(allreduce=_of_one_process, broadcast=_of_one_process)
+util = SimpleNamespace(set_iteration_per_loop=_set_iteration_per_loop)
 
 
 class DumpConfig:
