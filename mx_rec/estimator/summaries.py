@@ -54,8 +54,9 @@ class TableSummaryHook(tf.compat.v1.train.SessionRunHook):
                 name: ops.table_size(table.handle, name=f"mx_rec/{name}/summary_size")
                 for name, table in state.tables.items()
             }
-            addresses = {record.addresses.name: record for record in state.lookups.values() if record.is_train}.values()
-            self._keys = [(record.table_name, tf.size(record.addresses)) for record in addresses]
+            lookups = [record for record in state.lookups.values() if record.is_train]
+            addresses = {_of_step(record.addresses).name: record.table_name for record in lookups}
+            self._keys = [(table, tf.size(graph.get_tensor_by_name(name))) for name, table in addresses.items()]
         self._needed: dict[tuple[str, ...], list[tuple[str, tf.Tensor]]] = {}
         self._counted: Sequence[tuple[str, tf.Tensor]] = ()
 
@@ -115,6 +116,11 @@ class TableSummaryHook(tf.compat.v1.train.SessionRunHook):
             seen = _upstream(graph, names)
             self._needed[names] = [(table, size) for table, size in self._keys if size.op.inputs[0].op.name in seen]
         return self._needed[names]
+
+
+def _of_step(addresses: tf.Tensor) -> tf.Tensor:
+    """The addresses that a step computes: those of a lookup itself, or of the op that it is fused into."""
+    return next((source for source in addresses.op.inputs if source.op.type == "MxRecForward"), addresses)
 
 
 def _upstream(graph: tf.Graph, names: Sequence[str]) -> set[str]:
