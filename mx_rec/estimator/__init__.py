@@ -15,7 +15,7 @@ _HOME = {
     "NPURunConfig": "mx_rec.estimator.run_config",
     "ProfilingConfig": "mx_rec.estimator.device_names",
     "TableSummaryHook": "mx_rec.estimator.summaries",
-    "WarmStartSettings": "mx_rec.estimator.warm_start",
+    "WarmStartSettings": "mx_rec.estimator.api",
     "hccl_ops": "mx_rec.estimator.device_names",
     "npu_allreduce": "mx_rec.estimator.device_names",
     "npu_config_proto": "mx_rec.estimator.device_names",
