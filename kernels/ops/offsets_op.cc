@@ -1,11 +1,12 @@
 // MxRecOffsets: from addresses to rows of the variable of a fixed-capacity
 // table, which get their initial values on the way.
+#include <algorithm>
 #include <cstring>
 
 #include "op_utils.h"
 #include "shape_fns.h"
+#include "table_variables.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/resource_var.h"
 
 namespace mxrec_ops {
 namespace {
@@ -54,34 +55,25 @@ class OffsetsOp : public OpKernel {
                    ToTf(table->table().Offsets(InputSpan<int64_t>(addresses),
                                                OutputSpan<int64_t>(offsets),
                                                &all_initialized)));
-    if (all_initialized) return;
+    // A row that has been initialized is in a variable that exists; who reads no
+    // row still reads the variable.
+    const auto values = offsets->flat<int64_t>();
+    const bool reads_rows =
+        values.size() > 0 && std::find(values.data(),
+                                       values.data() + values.size(),
+                                       -1) == values.data() + values.size();
+    if (all_initialized && reads_rows) return;
     OP_REQUIRES_OK(context, Initialize(context, &table->table(), *offsets));
   }
 
  private:
   static Status Initialize(OpKernelContext* context, mxrec::Table* table,
                            const tensorflow::Tensor& offsets) {
-    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
     const mxrec::TableOptions& options = table->options();
-    if (!tensorflow::LookupResource(
-             context, tensorflow::HandleFromInput(context, 1), &variable)
-             .ok()) {
-      return tensorflow::errors::FailedPrecondition(
-          "table '", options.name,
-          "': its variable has no value yet; run global_variables_initializer "
-          "first");
-    }
+    VarRef variable;
+    TF_RETURN_IF_ERROR(GetRowsVariable(context, 1, options, 0.0f, &variable));
     tensorflow::mutex_lock lock(*variable->mu());
     tensorflow::Tensor* rows = variable->tensor();
-    if (rows->dtype() != tensorflow::DT_FLOAT || rows->dims() != 2 ||
-        rows->dim_size(0) != options.fixed_capacity ||
-        rows->dim_size(1) != options.dim) {
-      return tensorflow::errors::FailedPrecondition(
-          "table '", options.name, "': its variable must be float [",
-          options.fixed_capacity, ", ", options.dim, "], got ",
-          tensorflow::DataTypeString(rows->dtype()), " ",
-          rows->shape().DebugString(), "; run its initializer first");
-    }
     TF_RETURN_IF_ERROR(MakeUnshared(context, rows));
     float* data = rows->flat<float>().data();
     const size_t row_bytes = options.dim * sizeof(float);
@@ -91,19 +83,6 @@ class OffsetsOp : public OpKernel {
         [&](int64_t offset, const float* initial) {
           std::memcpy(data + offset * options.dim, initial, row_bytes);
         }));
-  }
-
-  // Who has read the variable may still hold its buffer.
-  static Status MakeUnshared(OpKernelContext* context,
-                             tensorflow::Tensor* rows) {
-    if (rows->RefCountIsOne()) return Status();
-    tensorflow::Tensor copy;
-    TF_RETURN_IF_ERROR(
-        context->allocate_temp(rows->dtype(), rows->shape(), &copy));
-    std::memcpy(copy.flat<float>().data(), rows->flat<float>().data(),
-                rows->TotalBytes());
-    *rows = copy;
-    return Status();
   }
 };
 

@@ -154,6 +154,37 @@ SIGNATURES: dict[str, Signature] = {
         ("combiner: string",),
         stateful=False,
     ),
+    "MxRecTableSave": Signature(
+        (_HANDLE, "prefix: string", "variables: V * resource", "steps: S * resource"),
+        ("manifest: string",),
+        (
+            "V: int",
+            "S: int",
+            "file_number: int",
+            "key_dtype: string = int64",
+            "optimizer: string = ",
+            "slot_initials: list(float) = []",
+        ),
+    ),
+    "MxRecTableRestore": Signature(
+        (_HANDLE, "prefix: string", "manifest: string", "variables: V * resource", "steps: S * resource"),
+        (),
+        (
+            "V: int",
+            "S: int",
+            "key_dtype: string = int64",
+            "optimizer: string = ",
+            "slot_initials: list(float) = []",
+            "with_slots: bool = true",
+            "part: int = 0",
+            "parts: int = 1",
+        ),
+    ),
+    "MxRecReadySlots": Signature(
+        (_HANDLE, "slots: V * resource", "steps: S * resource"),
+        (),
+        ("V: int", "S: int", "slot_initials: list(float) = []"),
+    ),
     "MxRecTableSize": Signature((_HANDLE,), ("size: int64",)),
     "MxRecTableCapacity": Signature((_HANDLE,), ("capacity: int64",)),
     "MxRecTableExport": Signature((_HANDLE,), ("keys: int64", "rows: float", "counts: int64")),
@@ -250,4 +281,5 @@ _DEFAULTS: dict[str, Callable[[Any, str], None]] = {
     "float": _set_float,
     "string": _set_string,
     "list(int)": _set_empty_list,
+    "list(float)": _set_empty_list,
 }

@@ -1,7 +1,7 @@
 // The table behind the interface of mxrec/table.h. Its methods are divided by
 // subject: keys and addresses (table_keys.cc), reading rows (table_read.cc),
-// updates (table_update.cc), rows kept elsewhere (table_fixed.cc), and the
-// table as a whole (table.cc).
+// updates (table_update.cc), rows kept elsewhere (table_fixed.cc), files
+// (table_snapshot.cc, table_restore.cc), and the table as a whole (table.cc).
 #ifndef MXREC_SRC_TABLE_IMPL_H_
 #define MXREC_SRC_TABLE_IMPL_H_
 
@@ -16,10 +16,12 @@
 #include <vector>
 
 #include "key_sorter.h"
+#include "mxrec/checkpoint.h"
 #include "mxrec/table.h"
 #include "row_store.h"
 #include "rw_lock.h"
 #include "shard_index.h"
+#include "snapshot.h"
 
 namespace mxrec {
 
@@ -30,6 +32,10 @@ using UniqueLock = std::unique_lock<RwLock>;
 // costs in cycles, for the thread pool.
 constexpr int64_t kVisibleAhead = 16;
 constexpr int64_t kValidateCost = 15;
+
+// Of a table's addresses; different for every table of the process and, but for
+// a chance of one in a million, from those of an earlier process.
+uint32_t NewNonce();
 
 class TableImpl final : public Table {
  public:
@@ -87,6 +93,8 @@ class TableImpl final : public Table {
     return update_count_.load(std::memory_order_relaxed);
   }
   MemoryUsage memory() const override;
+  Status Save(const SaveRequest& request, SavedTable* saved) override;
+  Status Restore(const RestoreRequest& request, RestoreReport* report) override;
   void Release() override;
   // Without a lock: the registry asks while a release may be waiting.
   bool released() const override {
@@ -177,12 +185,26 @@ class TableImpl final : public Table {
                int64_t cost_per_row,
                const std::function<void(float* const*, const float*, int64_t,
                                         int64_t)>& update);
+  void KeepForSnapshot(Span<const Address> addresses);
   Status EnsureSlots(const SlotLayout& slots);
+
+  class Filler;
+  Manifest NewManifest(const SaveRequest& request) const;
+  Status SavingError(const char* what, const std::string& prefix) const;
+  void SetSavingPath(const std::string& path);
+  Status Stream(const SaveRequest& request, TableFileWriter* writer,
+                Manifest* manifest, bool* layout_changed);
+  void MarkPending(const SaveRequest& request, Snapshot* snapshot);
+  Status CopyPending(const SaveRequest& request, Snapshot* snapshot,
+                     int64_t* row, BlockBuffer* buffer);
+  Status CheckSaved(const RestoreRequest& request,
+                    const Manifest& manifest) const;
+  Status ResetContent(const SlotLayout& slots);
 
   const TableOptions options_;
   const Initializer initializer_;
   const std::unordered_set<Key> padding_keys_;
-  const uint32_t nonce_;
+  uint32_t nonce_;  // guarded by layout_lock_
 
   // Order of acquisition: layout, inserts, rows, shards from first to last.
   mutable RwLock layout_lock_;      // exclusive: rows_ replaced, or slots added
@@ -195,6 +217,13 @@ class TableImpl final : public Table {
   std::atomic<int64_t> size_{0};
   std::atomic<int64_t> update_count_{0};
   int64_t slot_steps_ = 0;  // guarded by rows_lock_
+
+  std::mutex saving_mutex_;  // before the locks above: one save or restore
+  mutable std::mutex saving_path_mutex_;
+  std::string saving_path_;  // guarded by saving_path_mutex_
+  // Of the save under way, else null. Set and cleared under the exclusive
+  // inserts and rows locks.
+  Snapshot* snapshot_ = nullptr;
 };
 
 }  // namespace mxrec

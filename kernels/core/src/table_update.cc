@@ -93,6 +93,14 @@ Status TableImpl::ResolveForUpdate(Span<const Address> addresses,
   return Status::Ok();
 }
 
+// For the holder of the exclusive rows lock, before it changes rows.
+void TableImpl::KeepForSnapshot(Span<const Address> addresses) {
+  const RowAccess access = *rows_;
+  for (const Address address : addresses) {
+    if (address != kNoRow) snapshot_->KeepBeforeChange(access, RowOf(address));
+  }
+}
+
 Status TableImpl::EnsureSlots(const SlotLayout& slots) {
   UniqueLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
@@ -131,6 +139,7 @@ Status TableImpl::Apply(Span<const Address> addresses, const float* gradients,
   const Status status =
       ResolveForUpdate(addresses, parallel, rows.data(), &repeated);
   if (!status.ok()) return status;
+  if (snapshot_ != nullptr) KeepForSnapshot(addresses);
   update_count_.fetch_add(1, std::memory_order_relaxed);
   // Only the owner of the slots knows a step: SGD in between does not age them.
   const int64_t step = slots.initial_values.empty() ? 0 : ++slot_steps_;

@@ -74,6 +74,11 @@ struct ExportChunk {
   Span<const int64_t> counts;
 };
 
+struct RestoreReport;  // mxrec/saving.h
+struct RestoreRequest;
+struct SaveRequest;
+struct SavedTable;
+
 // Thread safety: all methods may be called from any thread at any time, the
 // destructor excepted. Who may invalidate an address: Evict-like operations
 // (per row, through its generation), Clear and Release (all).
@@ -163,6 +168,16 @@ class Table {
   virtual Status Export(
       int64_t chunk_rows,
       const std::function<Status(const ExportChunk&)>& visit) const = 0;
+
+  // Writes the table's state of one instant to files of the checkpoint
+  // `request.prefix`, while the table is used; updates of rows not written yet
+  // wait if the disk does not keep up. FailedPrecondition if another save or
+  // restore of the table is under way. After an error nothing is left behind.
+  virtual Status Save(const SaveRequest& request, SavedTable* saved) = 0;
+  // Replaces the content by that of files; addresses of before are illegal
+  // afterwards. All is checked first: the table is as it was after an error.
+  virtual Status Restore(const RestoreRequest& request,
+                         RestoreReport* report) = 0;
 
   // Frees the memory now. Every later call fails with FailedPrecondition
   // naming the table; it is safe while other threads use the table.
