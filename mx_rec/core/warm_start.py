@@ -8,10 +8,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
+import numpy as np
 import tensorflow as tf
 
+from mx_rec.checkpoint.manifest import Manifest
+from mx_rec.checkpoint.saved_tables import SavedTable, read_saved_tables
 from mx_rec.core import graph_state
-from mx_rec.core.saveable import TableSaveable, manifest_key, restore_op, table_saveables
+from mx_rec.core.saveable import TableSaveable, restore_op, table_saveables
 from mx_rec.core.table import EmbeddingTable
 from mx_rec.util.log import logger
 
@@ -19,6 +22,7 @@ tf1 = tf.compat.v1
 _EVERYTHING = ".*"
 _OPTIMIZER_OF = re.compile(r"MxRecApply(\w+?)ByAddress(Many)?")
 _WITHOUT_SLOTS = "Sgd"
+_ACCUMULATOR = "initial_accumulator_value"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,23 +40,6 @@ class WarmStart:
     variables: Any
     vocabularies: Mapping[str, Any]
     previous_names: Mapping[str, str]
-
-
-@dataclasses.dataclass(frozen=True)
-class SavedTableInfo:
-    """What a checkpoint says of a table.
-
-    Attributes:
-        manifest: the text that `restore_op` needs.
-        dim: columns of an embedding.
-        key_dtype: `int64` or `int32`.
-        optimizer: whose slots its rows have, "" for none.
-    """
-
-    manifest: bytes
-    dim: int
-    key_dtype: str
-    optimizer: str
 
 
 def warm_start(warm_start_from: Any) -> list[tf.Operation]:
@@ -83,12 +70,12 @@ def warm_start(warm_start_from: Any) -> list[tf.Operation]:
             a table; or a saved table has another dim or key_dtype. The message names it.
     """
     graph = tf1.get_default_graph()
-    sources: dict[str, tuple[WarmStart, EmbeddingTable, str, SavedTableInfo]] = {}
+    sources: dict[str, tuple[EmbeddingTable, SavedTable]] = {}
     for setting in settings_of(warm_start_from):
         tables, dense = _chosen(setting, graph)
         _check_names(setting, graph, tables)
         for table in tables:
-            sources[table.table_name] = (setting, table, *_saved(setting, table))
+            sources[table.table_name] = (table, _saved(setting, table))
         if dense is None or dense or (setting.variables is None and setting.vocabularies):
             known = {name: value for name, value in setting.previous_names.items() if name not in _tables(graph)}
             tf1.train.warm_start(
@@ -255,66 +242,61 @@ def _list(names: Any) -> str:
     return ", ".join(map(repr, names)) or "none"
 
 
-def _saved(setting: WarmStart, table: EmbeddingTable) -> tuple[str, SavedTableInfo]:
-    """The saved table that a table begins with: its name and what is known of it."""
+def _saved(setting: WarmStart, table: EmbeddingTable) -> SavedTable:
+    """The saved table that a table begins with."""
     if not table.is_save:
         raise ValueError(
             f"warm start: table {table.table_name!r} was made with is_save=False, so checkpoints have none"
         )
     name = setting.previous_names.get(table.table_name, table.table_name)
-    saved = saved_tables(setting.checkpoint)
-    if name not in saved:
+    tables = read_saved_tables(setting.checkpoint)
+    if name not in tables:
         raise ValueError(
-            f"warm start: the checkpoint '{setting.checkpoint}' has no table {name!r}; its tables are {_list(saved)}"
+            f"warm start: the checkpoint '{setting.checkpoint}' has no table {name!r}; its tables are {_list(tables)}"
         )
-    info = saved[name]
+    saved = tables[name]
     for what, expected, got in (
-        ("dim", table.dim, info.dim),
-        ("key_dtype", table.key_dtype.name, info.key_dtype),
+        ("dim", table.dim, saved.manifest.dim),
+        ("key_dtype", table.key_dtype.name, saved.manifest.key_dtype),
     ):
         if expected != got:
             raise ValueError(
                 f"warm start: table {table.table_name!r} has {what} {expected}, but table {name!r} of "
                 f"'{setting.checkpoint}' has {got}"
             )
-    return name, info
+    return saved
 
 
-def _fill(setting: WarmStart, table: EmbeddingTable, name: str, info: SavedTableInfo) -> tf.Operation:
+def _fill(table: EmbeddingTable, saved: SavedTable) -> tf.Operation:
     graph = table.handle.graph
     saveable = next(member for member in table_saveables(graph) if member.parts.table_name == table.table_name)
-    with_slots = _takes_slots(saveable, table, info)
+    with_slots = _takes_slots(saveable, table, saved.manifest)
     logger.info(
-        "warm start: table %r begins with table %r of '%s'%s",
+        "warm start: table %r begins with the %d keys of table %r of '%s'%s",
         table.table_name,
-        name,
-        setting.checkpoint,
-        f", slots of {info.optimizer} included" if with_slots and info.optimizer else "",
+        saved.manifest.size,
+        saved.name,
+        saved.prefix,
+        f", slots of {saved.manifest.optimizer} included" if with_slots and saved.manifest.optimizer else "",
     )
     with tf1.name_scope(None), tf.control_dependencies(None):
-        prefix, manifest = tf.constant(setting.checkpoint), tf.constant(info.manifest)
-        return restore_op(graph, saveable.parts, prefix, manifest, with_slots)
+        prefix, text = tf.constant(saved.prefix), tf.constant(saved.text)
+        return restore_op(graph, saveable.parts, prefix, text, with_slots)
 
 
-def saved_tables(prefix: str) -> dict[str, SavedTableInfo]:
-    """The tables of a checkpoint, by name."""
-    reader = tf.train.load_checkpoint(prefix)
-    start, end = manifest_key("\0").split("\0")
-    tables = {}
-    for key in reader.get_variable_to_dtype_map():
-        if key.startswith(start) and key.endswith(end) and len(key) > len(start) + len(end):
-            manifest = reader.get_tensor(key)
-            text = manifest if isinstance(manifest, bytes) else manifest.item()
-            fields = dict(line.split("=", 1) for line in text.decode("utf-8").splitlines() if "=" in line)
-            tables[key[len(start) : len(key) - len(end)]] = SavedTableInfo(
-                text, int(fields["dim"]), fields.get("key_dtype", "int64"), fields.get("optimizer", "")
-            )
-    return tables
-
-
-def _takes_slots(saveable: TableSaveable, table: EmbeddingTable, info: SavedTableInfo) -> bool:
-    """Whether the table is trained by an optimizer of the kind whose slots were saved."""
+def _takes_slots(saveable: TableSaveable, table: EmbeddingTable, manifest: Manifest) -> bool:
+    """Whether the table is trained here by an optimizer whose slots are like those that were saved."""
     if table.variable is not None:
-        return saveable.parts.optimizer == info.optimizer
-    kinds = {match.group(1) for op in table.handle.consumers() if (match := _OPTIMIZER_OF.fullmatch(op.type))}
-    return kinds - {_WITHOUT_SLOTS} == ({info.optimizer} if info.optimizer else set())
+        parts = saveable.parts
+        return (parts.optimizer, parts.slot_initials) == (manifest.optimizer, manifest.slot_initials)
+    kinds = set()
+    for operation in table.handle.consumers():
+        match = _OPTIMIZER_OF.fullmatch(operation.type)
+        if match is None or match.group(1) == _WITHOUT_SLOTS:
+            continue
+        kinds.add(match.group(1))
+        if _ACCUMULATOR in operation.node_def.attr:
+            initial = np.float32(operation.get_attr(_ACCUMULATOR))
+            if not manifest.slot_initials or initial != np.float32(manifest.slot_initials[0]):
+                return False
+    return kinds == ({manifest.optimizer} if manifest.optimizer else set())

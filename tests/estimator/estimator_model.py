@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from mx_rec import ops
 from mx_rec.core.embedding import create_table, sparse_lookup
 from mx_rec.estimator import NPUEstimator, NPURunConfig, api
-from mx_rec.optimizers import lazy_adam, lazy_adam_by_addr
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.variable import get_dense_and_sparse_variable
 
@@ -78,12 +79,14 @@ def model_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
 
 def _train_op(loss: tf.Tensor, params: Any) -> tf.Operation:
     dense, sparse = get_dense_and_sparse_variable()
-    train = [tf1.train.AdamOptimizer(0.05).minimize(loss, tf1.train.get_global_step(), var_list=dense)]
+    step = tf1.train.get_global_step()
+    dense_rate = 0.0 if params.get("freeze_dense") else 0.05
+    train = [tf1.train.AdamOptimizer(dense_rate).minimize(loss, step, var_list=dense)]
     if ConfigInitializer.get_instance().use_dynamic_expansion:
-        module = params.get("optimizer", lazy_adam_by_addr)
+        module = importlib.import_module(f"mx_rec.optimizers.{params.get('optimizer', 'lazy_adam_by_addr')}")
         train.append(module.create_hash_optimizer_by_address(0.05).minimize(loss))
     else:
-        module = params.get("optimizer", lazy_adam)
+        module = importlib.import_module(f"mx_rec.optimizers.{params.get('optimizer', 'lazy_adam')}")
         train.append(module.create_hash_optimizer(0.05).minimize(loss, var_list=sparse))
     return tf.group(*train)
 
@@ -102,11 +105,7 @@ class LossHook(tf1.train.SessionRunHook):
         self._sizes = {}
         for op in graph.get_operations():
             if op.type == "MxRecTable":
-                module = tf1.get_default_graph()
-                from mx_rec import ops
-
-                with module.as_default():
-                    self._sizes[op.get_attr("table_name").decode()] = ops.table_size(op.outputs[0])
+                self._sizes[op.get_attr("table_name").decode()] = ops.table_size(op.outputs[0])
 
     def before_run(self, run_context: Any) -> Any:
         return None if self._loss is None else tf1.train.SessionRunArgs(self._loss)
