@@ -19,8 +19,8 @@ _VARINT, _FIXED64, _MESSAGE, _FIXED32 = 0, 1, 2, 5
 _FIXED_SIZES = {_FIXED64: 8, _FIXED32: 4}
 _MAX_PROBED_FIELDS = 16
 _MAX_NAME_BYTES = 4096
-_NODE_NAME = re.compile(rb"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
-_OP_NAME = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_.\\/>-]*")
+NODE_NAME = re.compile(rb"[A-Za-z0-9_.][A-Za-z0-9_.\\/>-]*")  # with those of TensorFlow's own nodes, like _SOURCE
+OP_NAME = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_.\\/>-]*")
 
 # Field numbers of the messages in question.
 _GRAPH_NODE, _GRAPH_VERSIONS = 1, 4
@@ -122,7 +122,7 @@ def _is_node(data: Buffer, field: WireField) -> bool:
         return False
     name = _text_field(data, field, _NODE_NAME_FIELD)
     op = _text_field(data, field, _NODE_OP_FIELD)
-    return bool(_NODE_NAME.fullmatch(name) and (_OP_NAME.fullmatch(op) or not field.complete))
+    return bool(NODE_NAME.fullmatch(name) and (OP_NAME.fullmatch(op) or not field.complete))
 
 
 def _is_versions(data: Buffer, field: WireField) -> bool:

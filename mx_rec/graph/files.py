@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -316,10 +316,18 @@ def _check_complete(loaded: LoadedGraph) -> None:
     """A file cut between two nodes still parses; it then lacks nodes or functions that others name."""
     graph_def = loaded.graph_def
     names = {node.name for node in graph_def.node}
+    _check_spelling(loaded.path, "a node", names, _wire.NODE_NAME)
+    _check_spelling(loaded.path, "an op", {node.op for node in graph_def.node}, _wire.OP_NAME)
     if len(names) != len(graph_def.node):
         raise GraphFileError(f"'{loaded.path}' holds two nodes named '{_first_duplicate(graph_def)}'")
     _check_none_missing(loaded.path, "node", _dangling_inputs(graph_def, names))
     _check_none_missing(loaded.path, "function", _dangling_functions(graph_def))
+
+
+def _check_spelling(path: Path, what: str, names: Iterable[str], pattern: re.Pattern[bytes]) -> None:
+    wrong = sorted(name for name in names if not pattern.fullmatch(name.encode()))
+    if wrong:
+        raise GraphFileError(f"'{path}' may be damaged: {wrong[0]!r} is no name of {what}")
 
 
 def _check_none_missing(path: Path, what: str, missing: Iterator[tuple[str, str]]) -> None:
