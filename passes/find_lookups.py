@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ATTR_COLLECTIONS, ATTR_LOOKUP
 from mx_rec.graph import marks
-from mx_rec.graph.attrs import DT_FLOAT, DT_INT32, const_value
+from mx_rec.graph.attrs import DT_FLOAT, DT_INT32, is_zero
 from mx_rec.graph.iterator_groups import iterator_group
 from mx_rec.graph.iterators import GET_NEXT, IteratorInfo, Obstacle, iterator_of
 from mx_rec.graph.node import Node, TensorRef
@@ -272,7 +272,7 @@ def is_row_gather(view: GraphView, node: Node) -> bool:
         return False
     axis = view.node(node.inputs[2].node)
     value = axis.attr("value")
-    return is_free_constant(axis) and value is not None and const_value(value) == 0
+    return is_free_constant(axis) and value is not None and is_zero(value)
 
 
 def is_free_constant(node: Node) -> bool:

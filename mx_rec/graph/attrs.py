@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,6 +21,7 @@ DT_BOOL = types_pb2.DT_BOOL
 DT_RESOURCE = types_pb2.DT_RESOURCE
 DT_VARIANT = types_pb2.DT_VARIANT
 REF_OFFSET = 100  # DT_X_REF = DT_X + 100
+_MAX_DENSE_ELEMENTS = 1 << 24
 
 
 def dtype_name(dtype: int) -> str:
@@ -93,8 +95,25 @@ def attr_tensor(value: Any, dtype: int) -> AttrValue:
 
 
 def const_value(value: AttrValue) -> Any:
-    """The numpy array of a `tensor` attribute."""
-    return tf.make_ndarray(value.tensor)
+    """The numpy array of a `tensor` attribute, or `None` where `dense_array` gives none."""
+    return dense_array(value.tensor)
+
+
+def is_zero(value: AttrValue) -> bool:
+    """Whether a `tensor` attribute is a single 0."""
+    array = const_value(value)
+    return array is not None and array.size == 1 and bool(array.reshape(-1)[0] == 0)
+
+
+def dense_array(tensor: Any) -> Any:
+    """The numpy array of a `TensorProto`; `None` when it is damaged, or huge and given by few values."""
+    sizes = [max(dim.size, 0) for dim in tensor.tensor_shape.dim]
+    if not tensor.tensor_content and math.prod(sizes) > _MAX_DENSE_ELEMENTS:
+        return None
+    try:
+        return tf.make_ndarray(tensor)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def unknown_shape() -> Shape:

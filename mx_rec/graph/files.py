@@ -20,11 +20,12 @@ from typing import Any, Literal
 
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
-from tensorflow.core.framework import graph_pb2, types_pb2
+from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from mx_rec.errors import GraphFileError
 from mx_rec.graph import _meta_graph, _wire
+from mx_rec.graph.attrs import dtype_name
 from mx_rec.tf_compat import registered_op_def
 
 GraphKind = Literal["graphdef", "graphdef_text", "metagraph", "metagraph_text"]
@@ -209,7 +210,7 @@ def _constant_size(node: Any, prefix: str) -> ConstantSize:
     tensor = node.attr["value"].tensor
     return ConstantSize(
         name=prefix + node.name,
-        dtype=types_pb2.DataType.Name(tensor.dtype)[len("DT_") :].lower(),
+        dtype=dtype_name(tensor.dtype),
         shape=tuple(dim.size for dim in tensor.tensor_shape.dim),
         size_bytes=tensor.ByteSize(),
     )

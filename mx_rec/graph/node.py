@@ -10,6 +10,8 @@ from mx_rec.graph.attrs import AttrValue
 
 NodeDef = Any  # tensorflow.NodeDef; protobuf classes carry no static types
 
+_MAX_DIGITS = 9
+
 
 class TensorRef(NamedTuple):
     """Output `index` (flat, over all output arguments) of the node `node`."""
@@ -26,9 +28,15 @@ class TensorRef(NamedTuple):
 
 
 def parse_ref(text: str) -> TensorRef:
-    """`"a/b:1"` or `"a/b"` to a `TensorRef`. Control inputs (`"^a"`) are not tensors."""
-    name, _, index = text.partition(":")
-    return TensorRef(name, int(index) if index else 0)
+    """`"a/b:1"` or `"a/b"` to a `TensorRef`. Control inputs (`"^a"`) are not tensors.
+
+    Raises:
+        ValueError: what follows the colon is no output number.
+    """
+    name, colon, index = text.partition(":")
+    if colon and not (index.isascii() and index.isdigit() and len(index) <= _MAX_DIGITS):
+        raise ValueError(f"{text!r} is no tensor; expected name or name:index")
+    return TensorRef(name, int(index) if colon else 0)
 
 
 class Node:

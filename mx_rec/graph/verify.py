@@ -124,6 +124,9 @@ def _node_problems(view: GraphView, node: Node) -> Iterator[Problem]:
         if name not in view:
             yield Problem(node.name, f"is colocated with node {name!r}, which does not exist")
     schema = view.schema(node.op)
+    if schema is not None and view.types(node.name) is None:
+        attrs = ", ".join(map(repr, schema.type_attrs))
+        yield Problem(node.name, f"op {node.op!r} needs sound attributes {attrs}, which say its dtypes")
     if schema is not None and schema.function_attrs:
         for name in _function_names(node, schema.function_attrs):
             if view.function(name) is None and view.schema(name) is None:
