@@ -123,9 +123,7 @@ def _fused(view: GraphView) -> Counter[_Key]:
     return counts
 
 
-def _obstacle(
-    view: GraphView, find: Node, gather: Node, get_next: str, discarded: frozenset[str]
-) -> Obstacle | None:
+def _obstacle(view: GraphView, find: Node, gather: Node, get_next: str, discarded: frozenset[str]) -> Obstacle | None:
     """Why the lookup must keep its own ops. That nodes wait which nothing will run any more does not count."""
     for node in (find, gather):
         if node.controls:

@@ -73,7 +73,16 @@ def main() -> int:
     counts: collections.Counter[str] = collections.Counter()
     seed = args.first_seed
     while time.time() < deadline:
-        command = [sys.executable, __file__, "--child", str(deadline), "--out", str(args.out), "--first-seed", str(seed)]
+        command = [
+            sys.executable,
+            __file__,
+            "--child",
+            str(deadline),
+            "--out",
+            str(args.out),
+            "--first-seed",
+            str(seed),
+        ]
         run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
         lines = run.stdout.splitlines()
         for line in lines:

@@ -93,12 +93,11 @@ def _pictures(graphs: Sequence[LoadedGraph], rewritten: bool) -> list[Picture]:
 
 def _rewritten(loaded: LoadedGraph) -> GraphView:
     """The graph as `recgraph rewrite` writes it."""
-    from mx_rec.graph.view import GraphView
     from mx_rec.passes import PassFailed, PassManager, PipelineOptions, default_pipeline
 
     options = PipelineOptions(keep=loaded.referenced_nodes())
     try:
-        return GraphView(PassManager(default_pipeline(options)).run(loaded.graph_def).graph_def)
+        return PassManager(default_pipeline(options)).run(loaded.graph_def).view
     except PassFailed as error:
         node = f" at node '{error.node}'" if error.node else ""
         raise RewriteRefused(f"pass {error.pass_name} failed{node}: {error.reason}; nothing was written") from error

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from tensorflow.core.framework import node_def_pb2
+
 from mx_rec.errors import GraphRewriteError
 from mx_rec.graph.attrs import AttrValue
 
@@ -150,6 +152,15 @@ class Node:
                 target.attr.pop(name, None)
             else:
                 target.attr[name].CopyFrom(value)
+
+    def written(self) -> NodeDef:
+        """This node as a proto, with its edits. Not to be written to: without edits it is that of the graph."""
+        if not self.is_edited:
+            return self._proto
+        target = node_def_pb2.NodeDef()
+        target.CopyFrom(self._proto)
+        self.write(target)
+        return target
 
     @property
     def proto(self) -> NodeDef:

@@ -21,7 +21,9 @@ from mx_rec.graph.files import load_graph
 
 tf1 = tf.compat.v1
 SECONDS_ALLOWED = 60  # no case takes one; a machine may be busy
-_BUG_IN_A_PASS = re.compile(r"failed[^:]*: (?!GraphRewriteError)[A-Z]\w*(Error|Exception|Warning|Interrupt|Iteration): ")
+_BUG_IN_A_PASS = re.compile(
+    r"failed[^:]*: (?!GraphRewriteError)[A-Z]\w*(Error|Exception|Warning|Interrupt|Iteration): "
+)
 _COMMANDS = ("rewrite", "inspect", "diff", "plot")
 
 

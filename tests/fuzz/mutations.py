@@ -21,7 +21,21 @@ _OPS = (
     *("MxRecForward", "MxRecPool", "MxRecOffsets", "MxRecApplySgdByAddress", "MxRecSumGradientsMany", "MxRecLookAhead"),
     *("NoSuchOp", "", "Reshape", "ExpandDims", "Shape", "StridedSlice", "AddV2", "Cast"),
 )
-_NAMES = ("", ":", "a:b", "^", "^^x", "x:-1", "x:99999999999999999999", "no_such", "a b", "\u00e9", "/", "_x", "%s{}[bold]")
+_NAMES = (
+    "",
+    ":",
+    "a:b",
+    "^",
+    "^^x",
+    "x:-1",
+    "x:99999999999999999999",
+    "no_such",
+    "a b",
+    "\u00e9",
+    "/",
+    "_x",
+    "%s{}[bold]",
+)
 _BYTES = (b"", b"\xff\xfe", b"loc:@", b"loc:@no_such", b"loc:@\xff", b"x" * 300, b"loc:@a:1", b"0", b"train", b"mean")
 _INTS = (0, 1, -1, 2, 7, 63, 64, 2**31 - 1, 2**31, -(2**31), 2**62, -(2**63), 2**63 - 1)
 _DTYPES = (0, 1, 3, 7, 9, 10, 20, 21, 23, 101, 103, 109, 120, 99, 200, 2**31 - 1, -1)
@@ -236,7 +250,9 @@ def _change_op(random_: random.Random, graph: Any) -> None:
 
 
 def _device(random_: random.Random, graph: Any) -> None:
-    _node(random_, graph).device = random_.choice(("", "/cpu:0", "/device:GPU:7", "/job:x/task:-1", "nonsense", "\u00e9"))
+    _node(random_, graph).device = random_.choice(
+        ("", "/cpu:0", "/device:GPU:7", "/job:x/task:-1", "nonsense", "\u00e9")
+    )
 
 
 def _versions(random_: random.Random, graph: Any) -> None:
@@ -497,7 +513,9 @@ def _collection(random_: random.Random, meta: Any) -> None:
 
 
 def _saver(random_: random.Random, meta: Any) -> None:
-    meta.saver_def.filename_tensor_name = random_.choice([*_NAMES, *(n.name for n in _some(random_, meta.graph_def.node, 2))])
+    meta.saver_def.filename_tensor_name = random_.choice(
+        [*_NAMES, *(n.name for n in _some(random_, meta.graph_def.node, 2))]
+    )
     meta.saver_def.version = random_.choice((0, 1, 2))
 
 

@@ -60,7 +60,9 @@ def training_graph() -> Any:
         data = tf.data.Dataset.from_tensor_slices(
             {"user": np.arange(8), "word": np.array(["a", "b", "c", "d"] * 2), "y": np.zeros(8, np.float32)}
         )
-        data = data.map(lambda row: {**row, "user": tf.cond(row["user"] > 3, lambda: row["user"], lambda: 1 + row["user"])})
+        data = data.map(
+            lambda row: {**row, "user": tf.cond(row["user"] > 3, lambda: row["user"], lambda: 1 + row["user"])}
+        )
         data = data.batch(4, drop_remainder=True).prefetch(1)
         iterator = tf1.data.make_initializable_iterator(data)
         batch = iterator.get_next()

@@ -44,7 +44,9 @@ def constant_head(name: str, content: int) -> bytes:
     tensor = b"\x08\x01" + shape + content_head
     value = varint(8 << 3 | 2) + varint(len(tensor) + content) + tensor
     entry = field(1, b"value") + varint(2 << 3 | 2) + varint(len(value) + content) + value
-    node = field(1, name.encode()) + field(2, b"Const") + dtype + varint(5 << 3 | 2) + varint(len(entry) + content) + entry
+    node = (
+        field(1, name.encode()) + field(2, b"Const") + dtype + varint(5 << 3 | 2) + varint(len(entry) + content) + entry
+    )
     return varint(1 << 3 | 2) + varint(len(node) + content) + node
 
 
@@ -100,7 +102,9 @@ def main() -> None:
                 write_file(source, small, megabytes, is_meta=kind == "meta")
                 size = source.stat().st_size
                 for command in args.commands.split(","):
-                    out = {"rewrite": [target], "diff": [target], "plot": [Path(directory) / "out.svg"]}.get(command, [])
+                    out = {"rewrite": [target], "diff": [target], "plot": [Path(directory) / "out.svg"]}.get(
+                        command, []
+                    )
                     code, seconds, peak = run([command, str(source), *map(str, out)])
                     assert code == (1 if command == "diff" else 0), (command, code)
                     first_seconds, first_peak = base.setdefault(command, (seconds, peak))
