@@ -61,11 +61,14 @@ def graph_parts(graph_def: Any) -> GraphParts:
 
 def copy_others(source: Any, target: Any, *left_out: str) -> None:
     """Copies all fields of a message into an empty one of its type, but for those named."""
-    for field, value in source.ListFields():
-        if field.name in left_out:
+    for field in source.DESCRIPTOR.fields:  # not ListFields, which would make a copy of what is left out
+        if field.name in left_out or (field.has_presence and not source.HasField(field.name)):
             continue
-        if hasattr(getattr(target, field.name), "MergeFrom"):
+        value = getattr(source, field.name)
+        if hasattr(value, "MergeFrom"):
             getattr(target, field.name).MergeFrom(value)
+            if field.has_presence:
+                getattr(target, field.name).SetInParent()
         else:
             setattr(target, field.name, value)
     unknown = _unknown_bytes(UnknownFieldSet(source))

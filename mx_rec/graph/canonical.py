@@ -24,7 +24,7 @@ import numpy as np
 from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2, types_pb2
 
 from mx_rec.constants.constants import ATTR_COLLECTIONS, ATTR_GRAPH_TOKEN
-from mx_rec.graph.attrs import dense_array
+from mx_rec.graph.attrs import dense_array, raw_values
 from mx_rec.tf_compat import registered_op_def
 
 DEFAULT_IGNORED_ATTRS = frozenset({"_output_shapes", ATTR_GRAPH_TOKEN})
@@ -136,14 +136,22 @@ def attr_text(value: attr_value_pb2.AttrValue, *, unordered: bool = False) -> st
 def tensor_text(proto: Any) -> str:
     """A constant: dtype, shape, its first values, and a hash when values were left out."""
     head = f"{_type_text(proto.dtype)}{_shape_text(proto.tensor_shape)}"
+    block = raw_values(proto)
+    if block is not None:
+        values, content = block
+        return f"{head} [{', '.join(_texts(values[:_MAX_VALUES]))}, ...] #{_digest(content)}"
     array = dense_array(proto)
     if array is None:  # hashing the message is enough
         return f"{head} #{_digest(proto.SerializeToString(deterministic=True))}"
-    write = repr if array.dtype == np.float64 else _scalar_text
-    values = [write(item) for item in array.reshape(-1)[:_MAX_VALUES].tolist()]
+    values = _texts(array.reshape(-1)[:_MAX_VALUES])
     if array.size <= _MAX_VALUES and not any(text.endswith("...") for text in values):
         return f"{head} [{', '.join(values)}]"
     return f"{head} [{', '.join(values)}, ...] #{_digest(_array_bytes(array))}"
+
+
+def _texts(values: np.ndarray) -> list[str]:
+    write = repr if values.dtype == np.float64 else _scalar_text
+    return [write(item) for item in values.tolist()]
 
 
 def _node_lines(nodes: Iterable[node_def_pb2.NodeDef], ignored: frozenset[str]) -> list[str]:

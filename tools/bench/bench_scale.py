@@ -1,10 +1,9 @@
 """Time and memory of `recgraph` on large files: each command in a process of its own.
 
-A file of B megabytes holds a small training graph whose lookups are all moved, and constants of 50 MB each; its
-commands are `rewrite`, `inspect`, `diff` (of the file and its rewritten form) and `plot`. Peak memory is that of the
-process, beside that of the same command on the graph without constants (TensorFlow itself).
+A file holds a small training graph whose lookups are all moved, and constants of 50 MB each, or a single one. `diff`
+reads the file and its rewritten form. Peak memory is that of the whole process, with 0.4 GB for TensorFlow itself.
 
-    bench_scale.py [--megabytes 0,475,950,1900] [--commands rewrite,inspect,diff,plot] [--kinds pb,meta] [--directory DIR]
+    bench_scale.py [--megabytes 0,475,950,1900] [--commands rewrite,inspect,diff,plot] [--kinds pb,meta,pb-one]
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from pathlib import Path
 import numpy as np
 from harness import environment
 
-CONSTANT_BYTES = 50_000_000
+MEGABYTE = 1_000_000
+CONSTANT_MEGABYTES = 50
 TESTS = Path(__file__).resolve().parent.parent.parent / "tests"
 
 
@@ -50,12 +50,8 @@ def constant_head(name: str, content: int) -> bytes:
     return varint(1 << 3 | 2) + varint(len(node) + content) + node
 
 
-def write_file(path: Path, small: bytes, megabytes: int, *, is_meta: bool) -> None:
-    """Writes it piece by piece, so that this process stays small."""
-    count = megabytes * 1_000_000 // CONSTANT_BYTES
-    sizes = [CONSTANT_BYTES] * count
-    left = megabytes * 1_000_000 - count * CONSTANT_BYTES
-    sizes += [left // 4 * 4] if left else []
+def write_file(path: Path, small: bytes, size: int, constant: int, *, is_meta: bool) -> None:
+    sizes = [constant] * (size // constant) + [size % constant // 4 * 4] * (size % constant > 0)
     heads = [constant_head(f"big_{index}", size) for index, size in enumerate(sizes)]
     total = len(small) + sum(map(len, heads)) + sum(sizes)
     with path.open("wb") as stream:
@@ -64,7 +60,9 @@ def write_file(path: Path, small: bytes, megabytes: int, *, is_meta: bool) -> No
         stream.write(small)
         for index, (head, size) in enumerate(zip(heads, sizes)):
             stream.write(head)
-            stream.write(np.random.default_rng(index).random(size // 4, np.float32).tobytes())
+            for start in range(0, size, MEGABYTE):  # in pieces: a child begins with its parent's peak
+                count = min(MEGABYTE, size - start) // 4
+                stream.write(np.random.default_rng((index, start)).random(count, np.float32).tobytes())
 
 
 def run(arguments: list[str]) -> tuple[int, float, int]:
@@ -83,35 +81,39 @@ def small_graph() -> bytes:
     return big_graph(300, 20).SerializeToString()
 
 
+def measure(kind: str, megabytes: int, commands: list[str], directory: str | None, base: dict[str, float]) -> None:
+    """Prints a row for each command, as soon as it has run."""
+    suffix, _, one = kind.partition("-")
+    with tempfile.TemporaryDirectory(dir=directory) as folder:
+        source, target = Path(folder) / f"in.{suffix}", Path(folder) / f"out.{suffix}"
+        constant = max(megabytes, 1) if one else CONSTANT_MEGABYTES
+        write_file(source, small_graph(), megabytes * MEGABYTE, constant * MEGABYTE, is_meta=suffix == "meta")
+        size = source.stat().st_size
+        outputs = {"rewrite": [target], "diff": [target], "plot": [Path(folder) / "out.svg"]}
+        for command in commands:
+            code, seconds, peak = run([command, str(source), *map(str, outputs.get(command, []))])
+            assert code == (1 if command == "diff" else 0), (command, code)
+            empty = base.setdefault(command, seconds)
+            per_gb = f"{(seconds - empty) / size * 1e9:.1f}" if megabytes else ""
+            times = f"{peak / size:.2f}" if megabytes else ""
+            cells = [kind, f"{size / 1e6:,.0f}", command, f"{seconds:.1f}", per_gb, f"{peak / 1e6:,.0f}", times]
+            print(f"| {' | '.join(cells)} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", default="0,475,950,1900")
     parser.add_argument("--commands", default="rewrite,inspect,diff,plot")
-    parser.add_argument("--kinds", default="pb,meta")
-    parser.add_argument("--directory", help="for the files, which take three times the largest size")
+    parser.add_argument("--kinds", default="pb,meta,pb-one", help="-one: a single constant takes all")
+    parser.add_argument("--directory", help="for the files, which take twice the largest size")
     args = parser.parse_args()
     print(environment() + "\n")
-    print("| file | size, MB | command | s | s/GB | peak memory, MB | above that of the empty file, of its size |")
+    print("| file | MB | command | s | s/GB beyond the empty file | peak memory, MB | of the file |")
     print("|---|---|---|---|---|---|---|")
-    small = small_graph()
-    base: dict[str, tuple[float, int]] = {}
     for kind in args.kinds.split(","):
+        base: dict[str, float] = {}
         for megabytes in map(int, args.megabytes.split(",")):
-            with tempfile.TemporaryDirectory(dir=args.directory) as directory:
-                source, target = Path(directory) / f"in.{kind}", Path(directory) / f"out.{kind}"
-                write_file(source, small, megabytes, is_meta=kind == "meta")
-                size = source.stat().st_size
-                for command in args.commands.split(","):
-                    out = {"rewrite": [target], "diff": [target], "plot": [Path(directory) / "out.svg"]}.get(
-                        command, []
-                    )
-                    code, seconds, peak = run([command, str(source), *map(str, out)])
-                    assert code == (1 if command == "diff" else 0), (command, code)
-                    first_seconds, first_peak = base.setdefault(command, (seconds, peak))
-                    per_gb = f"{(seconds - first_seconds) / size * 1e9:.2f}" if megabytes else ""
-                    above = f"{(peak - first_peak) / size:.2f}" if megabytes else ""
-                    cells = [kind, f"{size / 1e6:,.0f}", command, f"{seconds:.2f}", per_gb, f"{peak / 1e6:,.0f}", above]
-                    print(f"| {' | '.join(cells)} |", flush=True)
+            measure(kind, megabytes, args.commands.split(","), args.directory, base)
 
 
 if __name__ == "__main__":
