@@ -91,10 +91,10 @@ class GraphView:
         Raises:
             GraphRewriteError: there is none.
         """
-        found = self._nodes.get(name)
-        if found is None:
-            raise GraphRewriteError(f"the graph has no node {name!r}")
-        return found
+        try:
+            return self._nodes[name]
+        except KeyError:
+            raise GraphRewriteError(f"the graph has no node {name!r}") from None
 
     def nodes_of(self, *ops: str) -> list[Node]:
         """All nodes of these op types: by type in the order given, in graph order within a type."""
@@ -302,7 +302,13 @@ class GraphView:
             result = graph_pb2.GraphDef()
             result.CopyFrom(self._graph_def)
             return result
-        return self.parts().message()
+        result = graph_rest(self._graph_def)
+        result.library.function.extend(self._functions.values())
+        result.node.extend([node.proto for node in self])
+        for node, target in zip(self, result.node):
+            if node.is_edited:
+                node.write(target)
+        return result
 
     def parts(self) -> GraphParts:
         """The graph of this view in parts, which it shares with the graph that the view was made from."""
