@@ -3,8 +3,8 @@
     fuzz_recgraph.py --minutes 15 --out DIR [--graphs FOLDER] [--first-seed N]
 
 Case N is made from the random numbers of seed N. The work is done in child processes, so that even an abort of
-TensorFlow is seen: the file of the case is then left in DIR too. Prints a line per bug and the counts at the end; the exit
-code is 1 if there was any bug.
+TensorFlow is seen: the file of the case is then left in DIR too. Prints a line per bug and the counts at the end; the
+exit code is 1 if there was any bug. `tests/fuzz` runs a few of these cases.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CASES_PER_CHILD = 2_000
-ABORTED = 77
 
 
 def child(out: Path, first: int, deadline: float) -> int:

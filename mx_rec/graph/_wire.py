@@ -27,7 +27,6 @@ _GRAPH_NODE, _GRAPH_VERSIONS = 1, 4
 _GRAPH_FIELDS = frozenset({1, 2, 3, 4, 5})
 _NODE_NAME_FIELD, _NODE_OP_FIELD = 1, 2
 _META_GRAPH_DEF = 2
-_META_FIELDS = frozenset({1, 2, 3, 4, 5, 6, 7})
 _SAVED_MODEL_VERSION, _SAVED_MODEL_GRAPHS = 1, 2
 
 
@@ -111,8 +110,6 @@ def _is_graph(data: Buffer, fields: list[WireField]) -> bool:
 
 
 def _is_meta_graph(data: Buffer, fields: list[WireField]) -> bool:
-    if not all(field.number in _META_FIELDS for field in fields):
-        return False
     graphs = [field for field in fields if field.number == _META_GRAPH_DEF and field.wire_type == _MESSAGE]
     return len(graphs) == 1 and _is_graph(data, _probe(data, graphs[0].start, graphs[0].end))
 

@@ -123,7 +123,11 @@ def raw_values(tensor: Any) -> tuple[Any, bytes] | None:
 
     `None` for any other. The array shares memory with the content: nothing is copied but the content, once.
     """
-    if tensor.dtype not in types_pb2.DataType.values() or tensor.dtype in (DT_INVALID, DT_STRING) or is_ref(tensor.dtype):
+    if (
+        tensor.dtype not in types_pb2.DataType.values()
+        or tensor.dtype in (DT_INVALID, DT_STRING)
+        or is_ref(tensor.dtype)
+    ):
         return None
     dtype = tf.as_dtype(tensor.dtype)
     count = math.prod(dim.size for dim in tensor.tensor_shape.dim)

@@ -167,7 +167,11 @@ def colocated_with(node: Node) -> list[str]:
     if not node.has_attr("_class"):  # nearly always, and cheaper to ask than for the value
         return []
     value = node.attr("_class")
-    return [] if value is None else [item[5:].decode(errors="replace") for item in value.list.s if item.startswith(b"loc:@")]
+    return (
+        []
+        if value is None
+        else [item[5:].decode(errors="replace") for item in value.list.s if item.startswith(b"loc:@")]
+    )
 
 
 def _function_names(node: Node, attrs: Iterable[str]) -> Iterator[str]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-import shutil
 import signal
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ SECONDS_ALLOWED = 60  # no case takes one; a machine may be busy
 _BUG_IN_A_PASS = re.compile(
     r"failed[^:]*: (?!GraphRewriteError)[A-Z]\w*(Error|Exception|Warning|Interrupt|Iteration): "
 )
-_COMMANDS = ("rewrite", "inspect", "diff", "plot")
 
 
 class Bug(AssertionError):

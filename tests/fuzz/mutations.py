@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf import text_format
 from google.protobuf.message import EncodeError
-from tensorflow.core.framework import attr_value_pb2, graph_pb2, types_pb2
+from tensorflow.core.framework import attr_value_pb2, graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 _OPS = (
@@ -306,7 +306,6 @@ def _some_value(random_: random.Random, graph: Any) -> Any:
     if kind == "placeholder":
         value.placeholder = random_.choice(("T", ""))
         return value
-    getattr(value, kind) if kind not in ("s", "i", "f", "b", "type") else None
     _set_kind(random_, value, kind, graph)
     return value
 
@@ -346,15 +345,15 @@ def _perturb(random_: random.Random, value: Any, graph: Any) -> None:
             del items[random_.randrange(len(items))]
         elif field.name == "s":
             names = [node.name.encode() for node in _some(random_, graph.node, 2)]
-            items.append(random_.choice([*_BYTES, *names])) if how < 0.7 else items.__setitem__(
-                random_.randrange(len(items)), random_.choice([*_BYTES, *names])
-            )
+            items[random_.randrange(len(items))] = random_.choice([*_BYTES, *names])
+            items.extend(names[: how > 0.7])
         elif field.name == "i":
             items[random_.randrange(len(items))] = random_.choice(_INTS)
         elif field.name == "type":
             items[random_.randrange(len(items))] = random_.choice(_DTYPES)
         elif field.name == "shape":
-            items.add().dim.add(size=random_.choice(_INTS)) if how < 0.6 else random_.choice(items).dim.add(size=3)
+            shape = items.add() if how < 0.6 else random_.choice(items)
+            shape.dim.add(size=random_.choice(_INTS))
         elif field.name == "func":
             random_.choice(items).name = _function_name(random_, graph)
     elif kind == "placeholder" or kind is None:
@@ -595,5 +594,3 @@ def _swap_lines(random_: random.Random, lines: list[str]) -> None:
 
 
 _TEXT_MUTATIONS = (_drop_line, _repeat_line, _cut_text, _change_character, _change_character, _swap_lines)
-
-DATA_TYPES = tuple(types_pb2.DataType.values())

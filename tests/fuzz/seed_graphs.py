@@ -18,11 +18,11 @@ sys.path.insert(0, str(TESTS / "passes"))
 
 from golden_cases import CASES
 
+from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
 from mx_rec.core.embedding import create_table, sparse_lookup
 from mx_rec.optimizers import lazy_adam_by_addr
 from mx_rec.passes import PassManager, default_pipeline
 from mx_rec.util.initialize import init, terminate_config_initializer
-from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
 
 tf1 = tf.compat.v1
 
@@ -76,7 +76,7 @@ def training_graph() -> Any:
         seen = sparse_lookup(tables[0], batch["user"] % 5, name="seen", is_train=False)
         also = sparse_lookup(tables[0], batch["user"] % 3, name="also", is_train=False)
         weights = tf1.get_variable("weights", [4, 1], use_resource=True)
-        with tf1.colocate_with(weights.op):
+        with graph.colocate_with(weights.op):
             logits = tf.matmul(user + word + tf.reduce_sum(pair, 1), weights)
         loss = tf.reduce_mean(tf.square(tf.reshape(logits, [-1]) - batch["y"]), name="loss")
         tf.add_n([seen, also], name="evaluation")
