@@ -23,6 +23,8 @@ OP_LOOK_UP_MANY = "MxRecLookUpMany"
 OP_SUM_GRADIENTS_MANY = "MxRecSumGradientsMany"
 OP_FORWARD = "MxRecForward"
 OP_POOL = "MxRecPool"
+OP_TABLE_IMPORT = "MxRecTableImport"
+OP_TABLE_SIZE = "MxRecTableSize"
 OP_ROW_SPLITS = "MxRecRowSplits"
 
 
@@ -85,7 +87,19 @@ SIGNATURES: dict[str, Signature] = {
     "MxRecApplyAdagradByAddress": Signature(
         (_HANDLE, "addresses: int64", "gradients: float", "learning_rate: float"),
         (),
-        ("initial_accumulator_value: float = 0.9",),
+        ("initial_accumulator_value: float = 0.9", "epsilon: float = 1e-7", "root_epsilon: float = 0"),
+    ),
+    "MxRecApplyAdamByAddress": Signature(
+        (
+            _HANDLE,
+            "addresses: int64",
+            "gradients: float",
+            "step_size: float",
+            "beta1: float",
+            "beta2: float",
+            "epsilon: float",
+        ),
+        (),
     ),
     "MxRecApplyFtrlByAddress": Signature(
         (_HANDLE, "addresses: int64", "gradients: float", "learning_rate: float"),
@@ -154,8 +168,9 @@ SIGNATURES: dict[str, Signature] = {
         ("combiner: string",),
         stateful=False,
     ),
-    "MxRecTableSize": Signature((_HANDLE,), ("size: int64",)),
+    OP_TABLE_SIZE: Signature((_HANDLE,), ("size: int64",)),
     "MxRecTableCapacity": Signature((_HANDLE,), ("capacity: int64",)),
+    OP_TABLE_IMPORT: Signature((_HANDLE, "keys: int64", "rows: float"), ()),
     "MxRecTableExport": Signature((_HANDLE,), ("keys: int64", "rows: float", "counts: int64")),
 }
 
@@ -170,6 +185,7 @@ MANY_OF: dict[str, str] = {
     update: f"{update}Many"
     for update in (
         "MxRecApplyAdagradByAddress",
+        "MxRecApplyAdamByAddress",
         "MxRecApplyFtrlByAddress",
         "MxRecApplyLazyAdamByAddress",
         "MxRecApplySgdByAddress",

@@ -18,6 +18,8 @@ _LIBRARY_NAME = "libmxrec_ops.so"
 _NOT_DIFFERENTIABLE = (
     "MxRecApplyAdagradByAddress",
     "MxRecApplyAdagradByAddressMany",
+    "MxRecApplyAdamByAddress",
+    "MxRecApplyAdamByAddressMany",
     "MxRecApplyFtrlByAddress",
     "MxRecApplyFtrlByAddressMany",
     "MxRecApplyLazyAdamByAddress",
@@ -38,6 +40,7 @@ _NOT_DIFFERENTIABLE = (
     "MxRecTable",
     "MxRecTableCapacity",
     "MxRecTableExport",
+    "MxRecTableImport",
     "MxRecTableSize",
     "MxRecTrainedPositions",
     "MxRecUnique",
