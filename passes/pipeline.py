@@ -27,6 +27,7 @@ class PipelineOptions:
 
     Attributes:
         static_tables: variables of plain TensorFlow that become tables.
+        static_keep: names of nodes that such a variable must not take with it.
         prefetch: batches prepared ahead of the step, at least 1.
         parallel_calls: batches prepared at the same time, at least 1.
         adopt_orphans: prepare lookups whose ids come from no batch with one.
@@ -41,6 +42,7 @@ class PipelineOptions:
     """
 
     static_tables: tuple[TableChoice, ...] = ()
+    static_keep: frozenset[str] = field(default_factory=frozenset)
     prefetch: int = 1
     parallel_calls: int = 1
     adopt_orphans: bool = False
@@ -71,7 +73,9 @@ PIPELINE: tuple[Stage, ...] = (
     Stage(
         ConvertStaticTables,
         "first: what it makes are lookups like others; on request only",
-        lambda options: ConvertStaticTables(options.static_tables, options.keep) if options.static_tables else None,
+        lambda options: (
+            ConvertStaticTables(options.static_tables, options.static_keep) if options.static_tables else None
+        ),
     ),
     Stage(
         FindLookups,

@@ -30,9 +30,9 @@ class Prune(Pass):
 
         new iterator -> new get_next -> MxRecFindOrInsert
 
-    It begins with the nodes that `convert_static_tables`, `merge_lookups`, `swap_iterators`, `fuse_lookups` and `fuse_updates` disconnected
-    and goes on to what only they read. A node that
-    nothing read before the rewrite is left alone, and so is everything it reads: a caller may fetch it.
+    It begins with the nodes that `convert_static_tables`, `merge_lookups`, `swap_iterators`, `fuse_lookups` and
+    `fuse_updates` disconnected and goes on to what only they read. A node that nothing read before the rewrite is
+    left alone, and so is everything it reads: a caller may fetch it.
 
     Attributes:
         keep: nodes that stay, such as those a caller fetches by name, and with them what they read.

@@ -7,19 +7,25 @@ from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
-from tensorflow.core.framework import graph_pb2, op_def_pb2
+from tensorflow.core.framework import graph_pb2, op_def_pb2, variable_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from mx_rec.constants.constants import ATTR_COLLECTIONS
 from mx_rec.errors import GraphFileError
+from mx_rec.graph import marks
 from mx_rec.tf_compat import collection_proto_type, registered_op_def
 
 
-def referenced_nodes(meta_graph: meta_graph_pb2.MetaGraphDef) -> dict[str, str]:
-    """Nodes that the MetaGraphDef names outside its graph, each with the place that names it."""
+def referenced_nodes(meta_graph: meta_graph_pb2.MetaGraphDef, *, variables: bool = True) -> dict[str, str]:
+    """Nodes that the MetaGraphDef names outside its graph, each with the place that names it.
+
+    Args:
+        meta_graph: the file.
+        variables: whether the collections of variables count, which follow the graph.
+    """
     names = {node.name for node in meta_graph.graph_def.node}
     found: dict[str, str] = {}
-    for place, text in _texts(meta_graph):
+    for place, text in _texts(meta_graph, variables):
         name = _node_name(text)
         if name in names:
             found.setdefault(name, place)
@@ -28,10 +34,11 @@ def referenced_nodes(meta_graph: meta_graph_pb2.MetaGraphDef) -> dict[str, str]:
 
 def with_graph(meta_graph: meta_graph_pb2.MetaGraphDef, graph_def: graph_pb2.GraphDef) -> meta_graph_pb2.MetaGraphDef:
     """A copy with another graph; its collections and its list of ops follow the graph."""
-    _check_references(meta_graph, graph_def)
     result = meta_graph_pb2.MetaGraphDef()
     result.CopyFrom(meta_graph)
     result.graph_def.CopyFrom(graph_def)
+    _drop_converted_variables(result)
+    _check_references(meta_graph, result)
     _fill_collections(result)
     _update_op_list(result)
     return result
@@ -55,14 +62,47 @@ def _member(node: Any) -> str:
     return f"{node.name}:0" if has_output else node.name
 
 
-def _check_references(meta_graph: meta_graph_pb2.MetaGraphDef, graph_def: graph_pb2.GraphDef) -> None:
-    left = {node.name for node in graph_def.node}
-    for name, place in referenced_nodes(meta_graph).items():
-        if name not in left:
+def _check_references(meta_graph: meta_graph_pb2.MetaGraphDef, result: meta_graph_pb2.MetaGraphDef) -> None:
+    """What `meta_graph` names and `result` still names must be in the graph of `result`."""
+    before = {node.name for node in meta_graph.graph_def.node}
+    left = {node.name for node in result.graph_def.node}
+    for place, text in _texts(result, True):
+        name = _node_name(text)
+        if name in before and name not in left:
             raise GraphFileError(
                 f"node '{name}' is gone from the new graph, but {place} of the MetaGraphDef still names it: "
                 f"keep that node (--keep {name})"
             )
+
+
+def _drop_converted_variables(meta_graph: meta_graph_pb2.MetaGraphDef) -> None:
+    """The variables whose place tables have taken leave the collections of variables."""
+    gone = {
+        name.decode()
+        for node in meta_graph.graph_def.node
+        if marks.CONVERTED in node.attr
+        for name in node.attr[marks.CONVERTED].list.s
+    }
+    if not gone:
+        return
+    for key, collection in list(meta_graph.collection_def.items()):
+        if collection.WhichOneof("kind") != "bytes_list" or collection_proto_type(key) is not variable_pb2.VariableDef:
+            continue
+        members = list(collection.bytes_list.value)
+        left = [data for data in members if _variable_node(data) not in gone]
+        if left:
+            collection.bytes_list.value[:] = left
+        elif members:
+            del meta_graph.collection_def[key]
+
+
+def _variable_node(data: bytes) -> str:
+    variable: Any = variable_pb2.VariableDef()
+    try:
+        variable.ParseFromString(data)
+    except DecodeError:
+        return ""
+    return _node_name(variable.variable_name)
 
 
 def _fill_collections(meta_graph: meta_graph_pb2.MetaGraphDef) -> None:
@@ -107,7 +147,7 @@ def _described(name: str) -> op_def_pb2.OpDef | None:
     return op_def
 
 
-def _texts(meta_graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str]]:
+def _texts(meta_graph: meta_graph_pb2.MetaGraphDef, variables: bool) -> Iterator[tuple[str, str]]:
     """Every string that may name a node, with the place that holds it."""
     for text in _strings(meta_graph.saver_def):
         yield "saver_def", text
@@ -115,6 +155,8 @@ def _texts(meta_graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str]]
         for text in _strings(signature):
             yield f"signature_def '{key}'", text
     for key, collection in meta_graph.collection_def.items():
+        if not variables and collection_proto_type(key) is variable_pb2.VariableDef:
+            continue
         place = f"collection '{key}'"
         for text in _collection_texts(key, collection):
             yield place, text

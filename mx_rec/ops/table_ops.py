@@ -375,9 +375,7 @@ def table_capacity(handle: tf.Tensor, name: Optional[str] = None) -> tf.Tensor:
     return load_library().mx_rec_table_capacity(handle=handle, name=name)
 
 
-def table_import(
-    handle: tf.Tensor, keys: TensorLike, rows: TensorLike, name: Optional[str] = None
-) -> tf.Operation:
+def table_import(handle: tf.Tensor, keys: TensorLike, rows: TensorLike, name: Optional[str] = None) -> tf.Operation:
     """Gives `keys` int64 [n] the `rows` float32 [n, d], whatever they had.
 
     Missing keys are inserted, and counted 0 times; optimizer slots begin anew.

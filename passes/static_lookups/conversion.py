@@ -36,6 +36,7 @@ from mx_rec.graph.op_signatures import (
 from mx_rec.graph.verify import colocated_with
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.static_lookups.lookups import StaticLookup
+from mx_rec.passes.static_lookups.modulo import MAX_BUCKETS, Bound
 from mx_rec.passes.static_lookups.partitions import MOD
 from mx_rec.passes.static_lookups.plans import TablePlan
 from mx_rec.passes.static_lookups.saving import take_out
@@ -65,12 +66,15 @@ class Conversion:
         self._handles: dict[str, list[str]] = {}  # table node: variables that are gone
         self._scalars: list[TensorRef] = []
         self._tables: list[str] = []
+        self._lifted: dict[TensorRef, TensorRef] = {}  # ids without a modulo, by those with it
         self._redirected: set[str] = set()  # nodes that nothing waits for any more
 
     def convert(self, plan: TablePlan) -> None:
         """Write the edits of one table."""
         scope = f"mx_rec/{plan.table_name}"
         handle = self._table(plan, scope)
+        for bound in plan.bounds:
+            self._lift(bound)
         rows = {lookup.node: self._look_up(plan, lookup, handle, scope) for lookup in plan.variable.lookups}
         if plan.training is not None:
             self._train(plan, handle, scope, rows)
@@ -86,6 +90,7 @@ class Conversion:
     def finish(self) -> EditSet:
         """All edits, those that remove nodes last."""
         dead = take_out(self._view, self.edits, self._saves, self._restores, self._tables)
+        self._redirected.update(dead)
         removed = dict.fromkeys([*self._removed, *dead])
         for name in removed:
             for waiting in self._view.control_consumers(name):
@@ -157,12 +162,21 @@ class Conversion:
         self._handles[handle.node] = [*plan.variable.nodes, *slots]
         return handle
 
+    def _lift(self, bound: Bound) -> None:
+        """Let ids pass a modulo by, or a hash have all buckets."""
+        if bound.is_hash:
+            self.edits.set_attr(bound.node, "num_buckets", attr_int(MAX_BUCKETS))
+            return
+        ids = self._view.node(bound.node).inputs[0]
+        self._lifted[TensorRef(bound.node, 0)] = ids
+        self._redirect(TensorRef(bound.node, 0), ids)
+
     def _look_up(self, plan: TablePlan, lookup: StaticLookup, handle: TensorRef, scope: str) -> _Rows:
         node = self._view.node(lookup.node)
         place = f"{scope}/{lookup.node}"
         mark = {ATTR_LOOKUP: attr_bytes(lookup.node)}
-        ids = lookup.ids
-        assert ids is not None
+        assert lookup.ids is not None
+        ids = self._lifted.get(lookup.ids, lookup.ids)
         dtype = self._view.dtype(ids) or DT_INT64
         if lookup.is_nd:
             attrs = {"T": attr_type(dtype), "squeeze_dims": attr_ints([-1])}
@@ -174,7 +188,9 @@ class Conversion:
         hints = self._const(f"{place}/no_hints", [], DT_INT64, node.device)
         is_trained = lookup.node in plan.trained
         find, inputs = (OP_FIND_OR_INSERT, [counts]) if is_trained else (OP_FIND, [])
-        addresses = self._add(f"{place}/addresses", find, [handle, keys, hints, *inputs], dict(mark), device=node.device)
+        addresses = self._add(
+            f"{place}/addresses", find, [handle, keys, hints, *inputs], dict(mark), device=node.device
+        )
         default = self._default_row(plan, f"{place}/default_row", is_trained, node.device)
         attrs = {"dim": attr_int(plan.variable.dim), **mark}
         embedding = self._add(f"{place}/local_emb", OP_GATHER, [handle, addresses, default], attrs, device=node.device)
@@ -299,9 +315,7 @@ class Conversion:
             restore = self._gather(f"{place}/part", restore, lookup.positions[part], axis, DT_INT32, device)
         return self._gather(f"{place}/addresses", rows.addresses, restore, axis, DT_INT64, device)
 
-    def _concat(
-        self, hint: str, tensors: Sequence[TensorRef], axis: TensorRef, dtype: int, device: str
-    ) -> TensorRef:
+    def _concat(self, hint: str, tensors: Sequence[TensorRef], axis: TensorRef, dtype: int, device: str) -> TensorRef:
         if len(tensors) == 1:
             return tensors[0]
         attrs = {"N": attr_int(len(tensors)), "T": attr_type(dtype), "Tidx": attr_type(DT_INT32)}

@@ -124,9 +124,7 @@ def _static_variables(view: GraphView) -> list[StaticVariable]:
         covered = {gather for parts in group for gather in parts.gathers}
         apart = [lookup for name in names for lookup in whole.get(name, ()) if lookup.node not in covered]
         result.append(_variable(view, names, group[0].strategy, lookups, apart))
-    result.extend(
-        _variable(view, (name,), "", lookups, ()) for name, lookups in whole.items() if name not in in_parts
-    )
+    result.extend(_variable(view, (name,), "", lookups, ()) for name, lookups in whole.items() if name not in in_parts)
     order = {node.name: index for index, node in enumerate(variable_nodes(view))}
     return sorted(result, key=lambda variable: order[variable.nodes[0]])
 
@@ -150,7 +148,7 @@ def _variable(
     lookups: list[StaticLookup],
     apart: Iterable[StaticLookup],
 ) -> StaticVariable:
-    dims = [written_dims(view.node(name)) or () for name in nodes]
+    dims: list[tuple[int | None, ...]] = [written_dims(view.node(name)) or () for name in nodes]
     obstacle = next((found for found in (why_no_table(view, name) for name in nodes) if found is not None), None)
     if obstacle is None:
         obstacle = next((lookup.obstacle for lookup in lookups if lookup.obstacle is not None), None)
@@ -214,7 +212,7 @@ def _gather_obstacle(view: GraphView, node: Node, variable: str) -> Obstacle | N
     if node.op in _ND:
         dims = view.shape(node.inputs[1])
         if dims is None or dims.unknown_rank or not dims.dim or dims.dim[-1].size != 1:
-            return Obstacle(node.name, "takes indices whose last dimension is not known to be 1, so they are no row ids")
+            return Obstacle(node.name, "takes indices whose last dimension is not known to be 1, so they name no rows")
     if not is_resource and node.op in ("ResourceGather", "ResourceGatherNd"):
         return Obstacle(node.name, "reads a reference variable as a resource")
     return None

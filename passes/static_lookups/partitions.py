@@ -121,7 +121,7 @@ def _partition(view: GraphView, outputs: list[TensorRef], n: int) -> Node | None
 
 
 def _mod_ids(view: GraphView, part_of: TensorRef, local: TensorRef, n: int) -> TensorRef | None:
-    """ids of `ids % n` and `ids // n`."""
+    """The ids of `ids % n` and `ids // n`."""
     mod, div = view.node(part_of.node), view.node(local.node)
     if mod.op != "FloorMod" or div.op != "FloorDiv" or not same_formula(view, mod.inputs[0], div.inputs[0]):
         return None
@@ -133,7 +133,7 @@ def _mod_ids(view: GraphView, part_of: TensorRef, local: TensorRef, n: int) -> T
 def _div_ids(
     view: GraphView, part_of: TensorRef, local: TensorRef, n: int, sizes: list[int | None]
 ) -> TensorRef | None:
-    """ids of `max(ids // (s + 1), (ids - e) // s)`, where the first e of n parts have s + 1 rows and the others s."""
+    """The ids of `max(ids // (s + 1), (ids - e) // s)`, the first e of n parts of s + 1 rows, the others of s."""
     if any(size is None for size in sizes):
         return None
     rows = sum(size or 0 for size in sizes)

@@ -12,6 +12,7 @@ from mx_rec.graph.node import TensorRef
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.static_lookups.initial_values import ByKey, by_key
 from mx_rec.passes.static_lookups.lookups import StaticLookup, StaticVariable
+from mx_rec.passes.static_lookups.modulo import Bound, bounds_of
 from mx_rec.passes.static_lookups.rules import Update
 from mx_rec.passes.static_lookups.saving import why_not_taken_out
 from mx_rec.passes.static_lookups.updates import Gradient, find_update, gradient_of
@@ -45,6 +46,8 @@ class TableChoice:
     def __post_init__(self) -> None:
         if self.initial_values not in INITIAL_VALUES:
             raise ValueError(f"initial_values is {self.initial_values!r}; expected one of {', '.join(INITIAL_VALUES)}")
+        if self.drop_modulo and self.initial_values != BY_KEY:
+            raise ValueError("drop_modulo needs initial_values = 'by_key': the ids are no rows of the variable then")
 
     def matches(self, variable: StaticVariable) -> bool:
         """Whether the pattern is that of the variable or of one of its partitions."""
@@ -78,6 +81,7 @@ class TablePlan:
         imports: whether the initial value of the variable is imported.
         training: the update; `None` if the graph has none.
         trained: the nodes of the lookups that the update trains.
+        bounds: what is taken out of the way of the ids.
     """
 
     variable: StaticVariable
@@ -87,19 +91,24 @@ class TablePlan:
     imports: bool
     training: TrainedBy | None
     trained: frozenset[str]
+    bounds: tuple[Bound, ...] = ()
 
 
 def make_plan(
     view: GraphView, variable: StaticVariable, choice: TableChoice, table_name: str, keep: frozenset[str]
 ) -> TablePlan | Obstacle:
     """How the variable becomes a table, or why it cannot."""
-    obstacle = variable.obstacle or _lookup_kept(variable, keep) or _other_uses(view, variable)
+    obstacle = variable.obstacle or _other_uses(view, variable)
     if obstacle is not None:
         return obstacle
     training = training_of(view, variable)
     if isinstance(training, Obstacle):
         return training
-    slots = [] if training is None else [slot.variable for update in training.updates for slot in update.slots]
+    updates = () if training is None else training.updates
+    slots = [slot.variable for update in updates for slot in update.slots]
+    obstacle = _kept(view, variable, slots, updates, keep)
+    if obstacle is not None:
+        return obstacle
     for name in (*variable.nodes, *slots):
         obstacle = why_not_taken_out(view, uses_of(view, name).saves, uses_of(view, name).restores)
         if obstacle is not None:
@@ -111,6 +120,9 @@ def make_plan(
         node = view.node(value.node)
         reason = f"op {node.op!r} gives initial values that a table cannot give key by key; let the variable give them"
         return Obstacle(node.name, reason)
+    bounds = bounds_of(view, variable) if choice.drop_modulo else []
+    if isinstance(bounds, Obstacle):
+        return bounds
     imports = value is not None and choice.initial_values == FROM_VARIABLE
     imports = imports and not (recognised is not None and recognised.is_constant)
     return TablePlan(
@@ -121,6 +133,7 @@ def make_plan(
         imports=imports,
         training=training,
         trained=frozenset() if training is None else _trained(training),
+        bounds=tuple(bounds),
     )
 
 
@@ -138,11 +151,17 @@ def _trained(training: TrainedBy) -> frozenset[str]:
     return frozenset(lookup.node for group in training.sources for lookup, _ in group)
 
 
-def _lookup_kept(variable: StaticVariable, keep: frozenset[str]) -> Obstacle | None:
-    for lookup in variable.lookups:
-        for name in (lookup.node, *lookup.gathers):
-            if name in keep:
-                return Obstacle(name, "is named outside the graph, so it must stay, but it reads the variable")
+def _kept(
+    view: GraphView, variable: StaticVariable, slots: Sequence[str], updates: Sequence[Update], keep: frozenset[str]
+) -> Obstacle | None:
+    """A node that must stay but would go with the variable."""
+    going = [name for lookup in variable.lookups for name in (lookup.node, *lookup.gathers)]
+    going.extend(name for update in updates for name in update.nodes)
+    for name in (*variable.nodes, *slots):
+        going.extend([name, *sorted(uses_of(view, name).nodes())])
+    for name in going:
+        if name in keep:
+            return Obstacle(name, "is named outside the graph, so it must stay, but it would go with the variable")
     return None
 
 

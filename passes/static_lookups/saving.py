@@ -38,7 +38,7 @@ def _restore_of(view: GraphView, assign: str) -> Node:
 def take_out(
     view: GraphView, edits: EditSet, saves: Mapping[str, set[int]], restores: Sequence[str], tables: Sequence[str]
 ) -> list[str]:
-    """Write the edits that leave entries out. Returns the nodes that nothing reads any more.
+    """Write the edits that leave entries out. Returns the nodes that nothing reads or waits for any more.
 
     Args:
         view: the graph.
@@ -106,6 +106,8 @@ def _shorten_restore(view: GraphView, edits: EditSet, node: Node, gone: set[int]
     names, slices = (_strings(view, ref) for ref in node.inputs[1:_SAVE_INPUTS])
     left = [index for index in range(len(names)) if index not in gone]
     if not left:
+        for waiting in view.control_consumers(node.name):
+            edits.remove_control_input(waiting, node.name)
         return
     new_names = _strings_node(view, edits, f"{node.name}/other_names", [names[i] for i in left])
     new_slices = _strings_node(view, edits, f"{node.name}/other_slices", [slices[i] for i in left])

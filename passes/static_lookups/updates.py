@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Union
 
 from mx_rec.graph.iterators import Obstacle
@@ -24,14 +24,14 @@ from mx_rec.passes.static_lookups.variables import uses_of
 _SCATTERS = {"ResourceScatterAdd": -1.0, "ScatterAdd": -1.0, "ResourceScatterSub": 1.0, "ScatterSub": 1.0}
 _ASSIGN_SUBS = frozenset({"AssignSubVariableOp", "AssignSub"})
 _NO_RULE = {
-    "Momentum": "keeps a momentum in a slot, for which tables have no rule; train it with SGD, Adagrad, FTRL or Adam",
-    "KerasMomentum": "keeps a momentum in a slot, for which tables have no rule; train it with SGD, Adagrad, FTRL or Adam",
-    "RMSProp": "keeps the mean square of RMSProp, for which tables have no rule; train it with Adagrad or Adam",
-    "CenteredRMSProp": "keeps the means of RMSProp, for which tables have no rule; train it with Adagrad or Adam",
-    "Adadelta": "is Adadelta, for which tables have no rule; train it with Adagrad or Adam",
-    "AdagradDA": "is AdagradDA, for which tables have no rule; train it with Adagrad",
-    "ProximalAdagrad": "is ProximalAdagrad, for which tables have no rule; train it with FTRL",
-    "ProximalGradientDescent": "is ProximalGradientDescent, for which tables have no rule; train it with FTRL",
+    "Momentum": "keeps a momentum in a slot; train it with SGD, Adagrad, FTRL or Adam",
+    "KerasMomentum": "keeps a momentum in a slot; train it with SGD, Adagrad, FTRL or Adam",
+    "RMSProp": "keeps the mean square of RMSProp in a slot; train it with Adagrad or Adam",
+    "CenteredRMSProp": "keeps the means of RMSProp in slots; train it with Adagrad or Adam",
+    "Adadelta": "is Adadelta; train it with Adagrad or Adam",
+    "AdagradDA": "is AdagradDA; train it with Adagrad",
+    "ProximalAdagrad": "is ProximalAdagrad; train it with FTRL",
+    "ProximalGradientDescent": "is ProximalGradientDescent; train it with FTRL",
 }
 
 Found = Union[Update, Obstacle, None]
@@ -58,7 +58,9 @@ def find_update(view: GraphView, variable: str) -> Found:
 def _why_unknown(node: Node, variable: str) -> str:
     kind = node.op.replace("Resource", "", 1)
     if kind.startswith("SparseApply"):
-        return f"op {node.op!r} {_NO_RULE.get(kind[len('SparseApply') :], 'is an update for which tables have no rule')}"
+        return (
+            f"op {node.op!r} {_NO_RULE.get(kind[len('SparseApply') :], 'is an update for which tables have no rule')}"
+        )
     if kind.startswith("Apply"):
         reason = "since something needs the gradient of all of it, such as a regularization of the whole variable"
         return f"op {node.op!r} changes every row of variable {variable!r} at each step, {reason}"
@@ -119,7 +121,7 @@ def _ftrl_rule(
 ) -> Found:
     by_rate = node.attr("multiply_linear_by_lr")
     if by_rate is not None and by_rate.b:
-        return Obstacle(node.name, "multiplies its linear slot by the rate (multiply_linear_by_lr), which tables do not")
+        return Obstacle(node.name, "multiplies its linear slot by the rate (multiply_linear_by_lr); tables do not")
     attrs: list[tuple[str, float]] = []
     for name, ref in settings.items():
         value = small_number(view, ref)
@@ -154,13 +156,11 @@ class Gradient:
         values: float [m, dim].
         segments: the tensors of ids whose flat concatenation says which row each of `values` belongs to.
         total: the sum by distinct ids, float [n, dim], in order of first occurrence, if the graph has it.
-        axis_concat: whether the segments are the inputs of a concatenation.
     """
 
     values: TensorRef
     segments: tuple[TensorRef, ...]
     total: TensorRef | None
-    dead: tuple[str, ...] = field(default=())
 
 
 def gradient_of(view: GraphView, update: Update) -> Gradient | Obstacle:

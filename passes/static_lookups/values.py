@@ -23,6 +23,7 @@ _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "Mul": np.multiply,
     "FloorDiv": np.floor_divide,
     "FloorMod": np.mod,
+    "RealDiv": np.divide,
     "Maximum": np.maximum,
     "Minimum": np.minimum,
 }
@@ -60,14 +61,15 @@ def small_value(view: GraphView, ref: TensorRef, depth: int = 0) -> Any | None:
         return _small_constant(node)
     if depth >= _MAX_DEPTH:
         return None
-    inputs = [small_value(view, source, depth + 1) for source in node.inputs[:2]]
-    if not inputs or any(value is None for value in inputs):
+    known = [small_value(view, source, depth + 1) for source in node.inputs[:2]]
+    inputs: list[Any] = [value for value in known if value is not None]
+    if not inputs or len(inputs) < len(known):
         return None
     if node.op == "Cast":
         target = node.attr("DstT")
         return inputs[0].astype(_NUMPY[target.type]) if target is not None and target.type in _NUMPY else None
     if node.op in _ARITHMETIC and len(inputs) == 2:
-        with np.errstate(divide="ignore"):
+        with np.errstate(all="ignore"):
             return np.asarray(_ARITHMETIC[node.op](*inputs))
     return None
 
@@ -87,6 +89,12 @@ def uniform_value(view: GraphView, ref: TensorRef) -> float | None:
     node = view.node(ref.node)
     if node.op == "Fill":
         return small_number(view, node.inputs[1])
+    if node.op in _ARITHMETIC and len(node.inputs) == 2:
+        left, right = (uniform_value(view, source) for source in node.inputs)
+        if left is None or right is None:
+            return None
+        with np.errstate(all="ignore"):
+            return float(_ARITHMETIC[node.op](np.float32(left), np.float32(right)))
     if node.op != "Const":
         return None
     proto = node.proto.attr["value"].tensor
@@ -107,8 +115,8 @@ def same(view: GraphView, left: TensorRef, right: TensorRef) -> bool:
     one, other = view.node(left.node), view.node(right.node)
     if one.op == other.op == "ReadVariableOp":
         return one.inputs[0] == other.inputs[0]
-    values = small_value(view, left), small_value(view, right)
-    return all(value is not None for value in values) and bool(np.array_equal(*values))
+    first, second = small_value(view, left), small_value(view, right)
+    return first is not None and second is not None and bool(np.array_equal(first, second))
 
 
 def same_formula(view: GraphView, left: TensorRef, right: TensorRef, depth: int = 0) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mx_rec.graph.attrs import DT_FLOAT
@@ -19,6 +18,7 @@ GATHERS = ("ResourceGather", "GatherV2", "Gather", "ResourceGatherNd", "GatherNd
 _INITIALIZED = frozenset({"VarIsInitializedOp", "IsVariableInitialized"})
 _SHAPES = frozenset({"VariableShape", "Shape"})
 _SAVES = frozenset({"SaveV2"})
+_NO_EFFECT = frozenset({"DisableCopyOnRead"})  # how a Saver reads
 _HANDS_ON = frozenset({"Identity", "Snapshot", "ReadVariableOp"})
 MAX_DIM = 8192
 
@@ -50,7 +50,7 @@ class Uses:
     others: list[str] = field(default_factory=list)
 
     def nodes(self) -> set[str]:
-        """All of them but those that save."""
+        """All of them but those that save and those that read all of it."""
         lists = (self.gathers, self.shapes, self.initialized, self.initial, self.restores, self.reads, self.writes)
         return {name for names in lists for name in names}
 
@@ -82,7 +82,9 @@ def _uses_of(view: GraphView, variable: str) -> Uses:
         is_value = source.node != variable
         for use in view.consumers(source):
             node = view.node(use.node)
-            if node.op in _HANDS_ON:
+            if node.op in _NO_EFFECT:
+                uses.reads.append(node.name)
+            elif node.op in _HANDS_ON:
                 uses.reads.append(node.name)
                 pending.append(TensorRef(node.name, 0))
             else:
@@ -97,7 +99,7 @@ def _sort(view: GraphView, uses: Uses, node: Node, index: int, is_value: bool) -
         uses.shapes.append(node.name)
     elif node.op in _SAVES and index > 2:
         uses.saves.append((node.name, index))
-    elif is_value:
+    elif is_value or _calls_functions(view, node):
         uses.others.append(node.name)
     elif node.op in _INITIALIZED:
         uses.initialized.append(node.name)
@@ -159,10 +161,6 @@ def _by_shared_name(view: GraphView) -> dict[str, list[str]]:
     return found
 
 
-def readers_in_functions(view: GraphView, variable: str) -> Iterator[str]:
-    """The nodes of the graph that hand the variable to a function of the library."""
-    for use in view.consumers(TensorRef(variable, 0)):
-        node = view.node(use.node)
-        schema = view.schema(node.op)
-        if view.function(node.op) is not None or (schema is not None and schema.function_attrs):
-            yield node.name
+def _calls_functions(view: GraphView, node: Node) -> bool:
+    schema = view.schema(node.op)
+    return view.function(node.op) is not None or (schema is not None and bool(schema.function_attrs))
