@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mx_rec.graph.attrs import DT_INT32, DT_INT64
+from mx_rec.constants.constants import ATTR_LOOKUP
+from mx_rec.graph.attrs import DT_INT32, DT_INT64, DT_RESOURCE
 from mx_rec.graph.iterators import Obstacle
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.view import GraphView
@@ -95,7 +96,7 @@ def lookups_in_functions(view: GraphView) -> list[Obstacle]:
     """The gathers inside library functions that read an argument of the function: lookups that are not converted."""
     found: list[Obstacle] = []
     for function in view.functions:
-        arguments = {arg.name for arg in function.signature.input_arg if arg.type == _DT_RESOURCE}
+        arguments = {arg.name for arg in function.signature.input_arg if arg.type == DT_RESOURCE}
         for node in function.node_def:
             if node.op in ("ResourceGather", "ResourceGatherNd") and node.input[0] in arguments:
                 name = function.signature.name
@@ -107,16 +108,13 @@ def lookups_in_functions(view: GraphView) -> list[Obstacle]:
     return found
 
 
-_DT_RESOURCE = 20
-
-
 def _static_variables(view: GraphView) -> list[StaticVariable]:
     stitched = _stitched(view)
     in_parts = {name for parts in stitched for name in parts.variables}
     whole: dict[str, list[StaticLookup]] = {}
     for node in view.nodes_of(*GATHERS):
         variable = variable_behind(view, node.inputs[0]) if node.inputs else None
-        if variable is not None:
+        if variable is not None and not node.has_attr(ATTR_LOOKUP):  # else of a table of fixed capacity
             whole.setdefault(variable, []).append(_whole_lookup(view, node, variable))
     result: list[StaticVariable] = []
     for names, group in _by_variables(stitched).items():
