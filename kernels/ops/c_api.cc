@@ -4,7 +4,7 @@
 
 #include "mxrec/table.h"
 
-extern "C" int mxrec_table_stats(const char* name, int64_t stats[7]) {
+extern "C" int mxrec_table_stats(const char* name, int64_t stats[11]) {
   const std::shared_ptr<mxrec::Table> table =
       mxrec::Registry::Global().Find(name);
   if (table == nullptr) return 0;
@@ -16,6 +16,24 @@ extern "C" int mxrec_table_stats(const char* name, int64_t stats[7]) {
   stats[4] = usage.index_bytes;
   stats[5] = usage.row_bytes;
   stats[6] = usage.other_bytes;
+  const mxrec::EvictionStats evictions = table->eviction_stats();
+  stats[7] = evictions.candidates;
+  stats[8] = evictions.evicted_keys;
+  stats[9] = evictions.evicted_candidates;
+  stats[10] = evictions.rows_waiting;
+  return 1;
+}
+
+extern "C" int mxrec_evict(const char* name, int64_t* evicted) {
+  const std::shared_ptr<mxrec::Table> table =
+      mxrec::Registry::Global().Find(name);
+  if (table == nullptr) return 0;
+  const int64_t threshold = table->options().admission.eviction_threshold;
+  if (threshold < 0) return 0;
+  mxrec::Evicted result;
+  // It fails only if the table has been released meanwhile.
+  if (!table->Evict(threshold, &result).ok()) return 0;
+  *evicted = result.keys;
   return 1;
 }
 

@@ -19,8 +19,14 @@ MXREC_EXPORT int mxrec_beginning_was_run(const char* names,
                                          int num_incarnations);
 
 // Fills `stats` for the newest live table of that name: size, capacity, stride,
-// update count, index bytes, row bytes, other bytes. 1 if there is one.
-MXREC_EXPORT int mxrec_table_stats(const char* name, int64_t stats[7]);
+// update count, index bytes, row bytes, other bytes, candidates, evicted keys,
+// evicted candidates, rows waiting. 1 if there is one.
+MXREC_EXPORT int mxrec_table_stats(const char* name, int64_t stats[11]);
+
+// Evicts from the newest live table of that name by its eviction_threshold.
+// *evicted keys lost their rows. 0 if there is no such table, or it has no
+// threshold.
+MXREC_EXPORT int mxrec_evict(const char* name, int64_t* evicted);
 
 // Releases all live tables of the process; how many there were.
 MXREC_EXPORT int mxrec_release_all(void);

@@ -5,7 +5,7 @@
 #include "op_utils.h"
 #include "shape_fns.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/resource_var.h"
+#include "variable_utils.h"
 
 namespace mxrec_ops {
 namespace {
@@ -55,55 +55,20 @@ class OffsetsOp : public OpKernel {
                                                OutputSpan<int64_t>(offsets),
                                                &all_initialized)));
     if (all_initialized) return;
-    OP_REQUIRES_OK(context, Initialize(context, &table->table(), *offsets));
+    OP_REQUIRES_OK(context, Initialize(context, table, *offsets));
   }
 
  private:
-  static Status Initialize(OpKernelContext* context, mxrec::Table* table,
+  static Status Initialize(OpKernelContext* context, const TableRef& table,
                            const tensorflow::Tensor& offsets) {
-    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
-    const mxrec::TableOptions& options = table->options();
-    if (!tensorflow::LookupResource(
-             context, tensorflow::HandleFromInput(context, 1), &variable)
-             .ok()) {
-      return tensorflow::errors::FailedPrecondition(
-          "table '", options.name,
-          "': its variable has no value yet; run global_variables_initializer "
-          "first");
-    }
-    tensorflow::mutex_lock lock(*variable->mu());
-    tensorflow::Tensor* rows = variable->tensor();
-    if (rows->dtype() != tensorflow::DT_FLOAT || rows->dims() != 2 ||
-        rows->dim_size(0) != options.fixed_capacity ||
-        rows->dim_size(1) != options.dim) {
-      return tensorflow::errors::FailedPrecondition(
-          "table '", options.name, "': its variable must be float [",
-          options.fixed_capacity, ", ", options.dim, "], got ",
-          tensorflow::DataTypeString(rows->dtype()), " ",
-          rows->shape().DebugString(), "; run its initializer first");
-    }
-    TF_RETURN_IF_ERROR(MakeUnshared(context, rows));
-    float* data = rows->flat<float>().data();
-    const size_t row_bytes = options.dim * sizeof(float);
-    return ToTf(table->InitializeRows(
-        mxrec::Span<const int64_t>(offsets.flat<int64_t>().data(),
-                                   offsets.NumElements()),
-        [&](int64_t offset, const float* initial) {
-          std::memcpy(data + offset * options.dim, initial, row_bytes);
+    RowsOfVariable rows;
+    TF_RETURN_IF_ERROR(rows.Lock(context, 1, table));
+    float* const data = rows.data();
+    const int dim = table->table().options().dim;
+    return ToTf(table->table().InitializeRows(
+        InputSpan<int64_t>(offsets), [&](int64_t offset, const float* initial) {
+          std::memcpy(data + offset * dim, initial, dim * sizeof(float));
         }));
-  }
-
-  // Who has read the variable may still hold its buffer.
-  static Status MakeUnshared(OpKernelContext* context,
-                             tensorflow::Tensor* rows) {
-    if (rows->RefCountIsOne()) return Status();
-    tensorflow::Tensor copy;
-    TF_RETURN_IF_ERROR(
-        context->allocate_temp(rows->dtype(), rows->shape(), &copy));
-    std::memcpy(copy.flat<float>().data(), rows->flat<float>().data(),
-                rows->TotalBytes());
-    *rows = copy;
-    return Status();
   }
 };
 

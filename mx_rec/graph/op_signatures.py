@@ -21,6 +21,7 @@ OP_OFFSETS = "MxRecOffsets"
 OP_PREPARE_MANY = "MxRecPrepareMany"
 OP_LOOK_UP_MANY = "MxRecLookUpMany"
 OP_SUM_GRADIENTS_MANY = "MxRecSumGradientsMany"
+OP_KEY_TIMES = "MxRecKeyTimes"
 OP_FORWARD = "MxRecForward"
 OP_POOL = "MxRecPool"
 OP_TABLE_IMPORT = "MxRecTableImport"
@@ -61,6 +62,13 @@ SIGNATURES: dict[str, Signature] = {
             "record_counts: bool = false",
             "fixed_capacity: int = 0",
             "padding_keys: list(int) = []",
+            "access_threshold: int = -1",
+            "eviction_threshold: int = -1",
+            "record_times: bool = false",
+            "use_lookup_clock: bool = false",
+            "max_keys: int = 0",
+            "evict_policy: string = lru",
+            "shared_counts: string = ",
             "container: string = ",
             "shared_name: string = ",
         ),
@@ -73,7 +81,9 @@ SIGNATURES: dict[str, Signature] = {
     ),
     OP_LOOK_AHEAD: Signature((_HANDLE, "keys: int64"), ("hints: int64",), ("reserve: bool = false",)),
     OP_FIND_OR_INSERT: Signature(
-        (_HANDLE, "keys: int64", "hints: int64", "counts: int32"), ("addresses: int64",), ("max_keys: int = 0",)
+        (_HANDLE, "keys: int64", "hints: int64", "counts: int32", "timestamps: M * int64"),
+        ("addresses: int64",),
+        ("max_keys: int = 0", "coefficient: int = 1", "M: int = 0"),
     ),
     OP_FIND: Signature((_HANDLE, "keys: int64", "hints: int64"), ("addresses: int64",), ("max_keys: int = 0",)),
     OP_GATHER: Signature((_HANDLE, "addresses: int64", "default_row: float"), ("embeddings: float",), ("dim: int",)),
@@ -136,17 +146,30 @@ SIGNATURES: dict[str, Signature] = {
             "keys: N * int64",
             "hints: N * int64",
             "counts: C * int32",
+            "timestamps: M * int64",
             "default_rows: N * float",
             "restores: R * int32",
         ),
         ("addresses: N * int64", "embeddings: N * float", "restored: R * float"),
-        ("N: int", "C: int", "R: int", "restore_of: list(int)", "dim: int", "max_keys: list(int) = []"),
+        (
+            "N: int",
+            "C: int",
+            "R: int",
+            "restore_of: list(int)",
+            "dim: int",
+            "max_keys: list(int) = []",
+            "coefficients: list(int) = []",
+            "M: int = 0",
+        ),
     ),
     OP_SUM_GRADIENTS_MANY: Signature(
         ("gradients: N * float", "restores: N * int32", "keys: N * int64"),
         ("sums: N * float",),
         ("N: int", "dim: int"),
         stateful=False,
+    ),
+    OP_KEY_TIMES: Signature(
+        ("keys: int64", "restore: int32", "timestamps: int64"), ("key_times: int64",), stateful=False
     ),
     OP_FORWARD: Signature(("tensor: T",), ("forwarded: T",), ("T: type",)),
     OP_ROW_SPLITS: Signature(("indices: int64", "num_rows: int64"), ("row_splits: int64",), stateful=False),
@@ -170,6 +193,14 @@ SIGNATURES: dict[str, Signature] = {
     ),
     OP_TABLE_SIZE: Signature((_HANDLE,), ("size: int64",)),
     "MxRecTableCapacity": Signature((_HANDLE,), ("capacity: int64",)),
+    "MxRecEvict": Signature((_HANDLE, "threshold: int64"), ("evicted: int64", "evicted_candidates: int64")),
+    "MxRecSetThreshold": Signature((_HANDLE, "threshold: int32"), ("in_force: int32",)),
+    "MxRecResetSlots": Signature(
+        (_HANDLE, "slots: N * resource", "offsets: int64"), (), ("N: int", "initial_values: list(float)")
+    ),
+    "MxRecTableHistory": Signature(
+        (_HANDLE,), ("keys: int64", "counts: int64", "times: int64", "has_row: bool")
+    ),
     OP_TABLE_IMPORT: Signature((_HANDLE, "keys: int64", "rows: float"), ()),
     "MxRecTableExport": Signature((_HANDLE,), ("keys: int64", "rows: float", "counts: int64")),
 }

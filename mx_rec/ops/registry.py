@@ -22,7 +22,11 @@ class TableStats:
         update_count: optimizer steps applied.
         index_bytes: bytes of the key index.
         row_bytes: bytes of the rows handed out.
-        other_bytes: bytes of keys, counts and marks.
+        other_bytes: bytes of keys, counts, marks and candidates.
+        candidates: keys that are counted and have no row yet.
+        evicted_keys: keys that lost their rows so far.
+        evicted_candidates: candidates that were forgotten so far.
+        rows_waiting: rows of evicted keys that no other key has yet.
     """
 
     size: int
@@ -32,6 +36,10 @@ class TableStats:
     index_bytes: int
     row_bytes: int
     other_bytes: int
+    candidates: int
+    evicted_keys: int
+    evicted_candidates: int
+    rows_waiting: int
 
 
 @functools.lru_cache(maxsize=1)
@@ -44,6 +52,8 @@ def _c_library() -> ctypes.CDLL:
     library.mxrec_beginning_was_run.restype = ctypes.c_int
     library.mxrec_table_stats.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_int64)]
     library.mxrec_table_stats.restype = ctypes.c_int
+    library.mxrec_evict.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_int64)]
+    library.mxrec_evict.restype = ctypes.c_int
     library.mxrec_release_all.argtypes = []
     library.mxrec_release_all.restype = ctypes.c_int
     return library
@@ -71,6 +81,18 @@ def table_stats(table_name: str) -> Optional[TableStats]:
     if not _c_library().mxrec_table_stats(table_name.encode(), values):
         return None
     return TableStats(*values)
+
+
+def evict_from_table(table_name: str) -> Optional[int]:
+    """Evicts from the newest live table of that name by its `eviction_threshold`.
+
+    Returns:
+        How many keys lost their rows; None if no session has such a table, or it has no such threshold.
+    """
+    evicted = ctypes.c_int64()
+    if not _c_library().mxrec_evict(table_name.encode(), ctypes.byref(evicted)):
+        return None
+    return evicted.value
 
 
 def release_all_tables() -> int:

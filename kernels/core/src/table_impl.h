@@ -1,7 +1,8 @@
 // The table behind the interface of mxrec/table.h. Its methods are divided by
 // subject: keys and addresses (table_keys.cc), reading rows (table_read.cc),
-// updates (table_update.cc), rows kept elsewhere (table_fixed.cc), and the
-// table as a whole (table.cc).
+// updates (table_update.cc), rows kept elsewhere (table_fixed.cc), admission
+// (table_admission.cc), eviction (table_evict.cc), and the table as a whole
+// (table.cc).
 #ifndef MXREC_SRC_TABLE_IMPL_H_
 #define MXREC_SRC_TABLE_IMPL_H_
 
@@ -15,11 +16,15 @@
 #include <unordered_set>
 #include <vector>
 
+#include "candidates.h"
+#include "freed_rows.h"
 #include "key_sorter.h"
+#include "mxrec/shared_counts.h"
 #include "mxrec/table.h"
 #include "row_store.h"
 #include "rw_lock.h"
 #include "shard_index.h"
+#include "step_clock.h"
 
 namespace mxrec {
 
@@ -39,9 +44,9 @@ class TableImpl final : public Table {
 
   const TableOptions& options() const override { return options_; }
 
-  Status FindOrInsert(Span<const Key> keys, Span<const Address> hints,
-                      Span<const int32_t> counts, Span<Address> addresses,
-                      const Parallel& parallel) override;
+  Status FindOrAdmit(Span<const Key> keys, Span<const Address> hints,
+                     const Occurrences& seen, Span<Address> addresses,
+                     const Parallel& parallel) override;
   Status Find(Span<const Key> keys, Span<const Address> hints,
               Span<Address> addresses, const Parallel& parallel) const override;
   Status LookAhead(Span<const Key> keys, bool reserve, Span<Address> hints,
@@ -74,6 +79,21 @@ class TableImpl final : public Table {
   Status TrainedPositions(Span<const int64_t> offsets,
                           std::vector<int64_t>* positions) const override;
   void ForgetInitializedRows() override;
+  Status ResetSlots(Span<const int64_t> offsets,
+                    const std::function<void(int64_t)>& write) override;
+
+  std::shared_ptr<void> BeginStep() override;
+  Status Evict(int64_t threshold, Evicted* evicted) override;
+  Status SetAccessThreshold(int64_t threshold, int64_t* in_force) override;
+  AdmissionState admission_state() const override;
+  Status SetAdmissionState(const AdmissionState& state) override;
+  Status ExportCandidates(
+      int64_t chunk_size,
+      const std::function<Status(const CandidateChunk&)>& visit) const override;
+  Status RestoreCandidates(const CandidateChunk& candidates) override;
+  void LogErasedKeys(bool enabled) override;
+  void TakeErasedKeys(std::vector<Key>* keys) override;
+  EvictionStats eviction_stats() const override;
 
   int64_t size() const override {
     return size_.load(std::memory_order_relaxed);
@@ -106,6 +126,52 @@ class TableImpl final : public Table {
     RowIndex next_row = 0;  // of the run it is filling
     uint32_t rows_left = 0;
     int64_t reserved = 0;  // keys of the index whose rows are not visible
+    FreedRows freed;       // of evicted keys of the shard, if the table grows
+    Candidates candidates;
+  };
+
+  // What a training lookup tells of its keys, as the table uses it.
+  struct Seen {
+    Span<const int32_t> counts;
+    int64_t coefficient = 1;
+    bool adds_counts = false;
+    bool adds_times = false;
+    Span<const int64_t> times;  // one per key, or empty: then `time`
+    int64_t time = 0;
+
+    // What position adds to its key's count.
+    int64_t CountAt(int64_t position) const {
+      if (!adds_counts) return 0;
+      return coefficient * (counts.empty() ? 1 : counts[position]);
+    }
+    int64_t TimeAt(int64_t position) const {
+      return times.empty() ? time : times[position];
+    }
+  };
+
+  // By what a bounded table ranks its keys: the least go first.
+  struct Rank {
+    int64_t first;
+    int64_t second;
+    bool operator<(const Rank& other) const {
+      return first != other.first ? first < other.first : second < other.second;
+    }
+    bool operator==(const Rank& other) const {
+      return first == other.first && second == other.second;
+    }
+  };
+  // A pass over all rows that makes room, slice by slice.
+  struct Sweep {
+    bool is_on = false;
+    int64_t next_row = 0;
+    int64_t left = 0;  // keys to evict
+    Rank cutoff = {0, 0};
+    int64_t ties = 0;  // keys of rank `cutoff` to evict
+  };
+  struct Victim {
+    Key key;
+    RowIndex row;
+    uint64_t hash;
   };
 
   bool is_fixed() const { return options_.fixed_capacity > 0; }
@@ -117,7 +183,7 @@ class TableImpl final : public Table {
         what + " does not apply");
   }
 
-  enum class Missing { kLeave, kReserve, kInsert };
+  enum class Missing { kLeave, kReserve, kInsert, kAdmit };
 
   Status ReleasedError() const {
     return Status::FailedPrecondition("table '" + options_.name +
@@ -127,25 +193,31 @@ class TableImpl final : public Table {
 
   Status CheckSpans(Span<const Key> keys, Span<const Address> hints,
                     Span<const int32_t> counts, Span<Address> addresses) const;
+  Status CheckOccurrences(const Occurrences& seen, int64_t keys) const;
+  // Moves the table's newest time or its clock on.
+  Seen Observe(const Occurrences& seen);
   bool HintHolds(Address hint, Key key, const RowAccess& rows,
                  int64_t capacity) const;
   // Uses the hints of [begin, end) that hold and writes the other positions to
   // `left`. Returns how many.
   int64_t UseHints(Span<const Key> keys, Span<const Address> hints,
-                   bool add_counts, Span<const int32_t> counts, int64_t begin,
-                   int64_t end, Span<Address> addresses, uint32_t* left) const;
+                   const Seen& seen, int64_t begin, int64_t end,
+                   Span<Address> addresses, uint32_t* left) const;
   Address AddressOf(RowIndex row) const {
     return MakeAddress(nonce_, rows_->GenerationOf(row), row);
   }
-  void AddCount(RowIndex row, Span<const int32_t> counts,
-                int64_t position) const;
+  // Adds an occurrence to the count and the time of a row.
+  void Touch(RowIndex row, const RowAccess& rows, const Seen& seen,
+             int64_t position) const;
   Status AllocateRow(Shard* shard, RowIndex* row);
+  void MakeReadyForMore(int64_t rows_before);
+  bool TakeFreedRow(Shard* shard, RowIndex* row);
   Status InsertKey(Shard* shard, uint64_t hash, Key key, RowIndex* row);
   Status ProcessShards(const KeySorter& sorted, int begin, int end,
-                       Missing missing, Span<const int32_t> counts,
+                       Missing missing, const Seen& seen,
                        Span<Address> addresses);
   Status ProcessLocked(Span<const KeyAt> keys, Missing missing,
-                       Span<const int32_t> counts, Span<Address> addresses);
+                       const Seen& seen, Span<Address> addresses);
   // A key on its way through the pipeline of ProcessLocked.
   struct InFlight {
     uint64_t hash;
@@ -153,12 +225,35 @@ class TableImpl final : public Table {
     int64_t likely_row;
   };
   bool ProcessKey(const InFlight& ahead, const KeyAt& key,
-                  const RowAccess& rows, Missing missing,
-                  Span<const int32_t> counts, Span<Address> addresses,
-                  int64_t* became_visible, Status* status);
+                  const RowAccess& rows, Missing missing, const Seen& seen,
+                  Span<Address> addresses, int64_t* became_visible,
+                  Status* status);
+  // Counts a key that has no row. True, and the row it has then, if it is
+  // admitted. For the holder of the shard's mutex, as is AdmitPending.
+  bool Admit(const InFlight& ahead, const KeyAt& key, const Seen& seen,
+             RowIndex* row, int64_t* became_visible, Status* status);
+  // Decides on keys that were not admitted, now that the batch is counted.
+  void AdmitPending(Span<Address> addresses, bool any_admitted);
+  void BoundCandidates(Shard* shard);
+  void Uncount(Key key, int64_t count) const;
   Status Process(Span<const Key> keys, Span<const Address> hints,
-                 Missing missing, Span<const int32_t> counts,
-                 Span<Address> addresses, const Parallel& parallel);
+                 Missing missing, const Seen& seen, Span<Address> addresses,
+                 const Parallel& parallel);
+
+  StepClock* StepsToWaitFor() const {
+    return options_.admission.may_evict() ? steps_.get() : nullptr;
+  }
+  template <typename Goes>
+  void CollectVictims(int64_t begin, int64_t end, const Goes& goes,
+                      std::vector<Victim>* victims) const;
+  // Evicts those that `goes(row)` still holds for. Returns how many.
+  template <typename Goes>
+  int64_t EraseVictims(std::vector<Victim>* victims, const Goes& goes);
+  Rank RankOf(RowIndex row) const;
+  // Does a part of what brings the table below its bound, if it is above.
+  void MakeRoom(int64_t keys_of_batch);
+  void BeginSweep();
+  void ContinueSweep();
 
   // What IsLegal reads.
   static void PrefetchVisible(Address address, const RowAccess& rows,
@@ -169,10 +264,11 @@ class TableImpl final : public Table {
   bool IsLegal(Address address, const RowAccess& rows, int64_t capacity) const {
     const RowIndex row = RowOf(address);
     return NonceOf(address) == nonce_ && row < capacity &&
-           rows.IsVisible(row) &&
+           (rows.IsVisible(row) || rows.IsInLimbo(row)) &&
            GenerationOf(address) == rows.GenerationOf(row);
   }
   Status AddressError(Address address, int64_t position) const;
+  Status IllegalOffset(int64_t offset, int64_t position) const;
   Status ResolveForUpdate(Span<const Address> addresses,
                           const Parallel& parallel, float** rows,
                           bool* repeated) const;
@@ -199,9 +295,11 @@ class TableImpl final : public Table {
   const std::unordered_set<Key> padding_keys_;
   const uint32_t nonce_;
 
-  // Order of acquisition: layout, inserts, rows, shards from first to last.
+  // Order of acquisition: layout, inserts, rows, shards from first to last,
+  // then those of freed rows, of erased keys and of steps. The mutex of
+  // evictions comes before all that it does; a lookup only tries it.
   mutable RwLock layout_lock_;      // exclusive: rows_ replaced, or slots added
-  mutable RwLock inserts_lock_;     // exclusive: no key appears or is counted
+  mutable RwLock inserts_lock_;     // exclusive: no key comes, goes or counts
   mutable RwLock rows_lock_;        // exclusive: row content and marks change
   std::unique_ptr<RowStore> rows_;  // null once released
   SlotLayout slots_;                // guarded by layout_lock_
@@ -210,6 +308,21 @@ class TableImpl final : public Table {
   std::atomic<int64_t> size_{0};
   std::atomic<int64_t> update_count_{0};
   int64_t slot_steps_ = 0;  // guarded by rows_lock_
+
+  const std::shared_ptr<StepClock> steps_ = std::make_shared<StepClock>();
+  std::atomic<int64_t> access_threshold_;
+  std::atomic<bool> is_frozen_;
+  std::atomic<int64_t> newest_time_{0};
+  std::mutex evict_mutex_;  // one eviction at a time; guards sweep_
+  Sweep sweep_;
+  std::mutex freed_mutex_;
+  FreedRows freed_;  // of a table of fixed capacity; guarded by freed_mutex_
+  std::mutex erased_mutex_;
+  std::vector<Key> erased_;  // guarded by erased_mutex_
+  std::atomic<bool> logs_erased_{false};
+  std::atomic<int64_t> evicted_keys_{0};
+  std::atomic<int64_t> evicted_candidates_{0};
+  std::atomic<int64_t> rows_waiting_{0};
 };
 
 }  // namespace mxrec

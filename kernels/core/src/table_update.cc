@@ -125,6 +125,7 @@ Status TableImpl::Apply(Span<const Address> addresses, const float* gradients,
     layout.lock();
     if (rows_ == nullptr) return ReleasedError();
   }
+  const StepClock::Hold step_lasts(StepsToWaitFor());
   UniqueLock row_content(rows_lock_);
   const int dim = options_.dim;
   std::vector<float*>& rows = ThreadRows();
