@@ -270,6 +270,7 @@ Status TableImpl::ApplyFtrl(Span<const Address> addresses,
 Status TableImpl::Import(Span<const Key> keys, const float* rows,
                          const Parallel& parallel) {
   if (is_fixed()) return WrongKind("an import of rows");
+  const StepClock::Hold step_lasts(StepsToWaitFor());
   std::vector<Address> addresses(keys.size());
   const std::vector<int32_t> uncounted(keys.size(), 0);
   const Status status = FindOrInsert(keys, {}, uncounted, addresses, parallel);
