@@ -60,6 +60,23 @@ class PipelineFeature:
     spec: Optional[FeatureSpec]
 
 
+@dataclasses.dataclass(frozen=True)
+class TableSlots:
+    """What an optimizer keeps for the rows of a table of fixed capacity.
+
+    Attributes:
+        optimizer: `LazyAdam`, `Adagrad` or `Ftrl`, as tables that grow name theirs.
+        variables: float32 [capacity, dim] each, in the order that such a table has its slots.
+        initial_values: what each slot begins with.
+        steps: int64 scalar variable, the updates so far, if the optimizer counts them.
+    """
+
+    optimizer: str
+    variables: tuple[tf.Variable, ...]
+    initial_values: tuple[float, ...]
+    steps: Optional[tf.Variable] = None
+
+
 @dataclasses.dataclass
 class GraphState:
     """State of one graph.
@@ -72,6 +89,7 @@ class GraphState:
         lookups: by name, in order of creation.
         features: what the datasets of the graph were said to give, in order.
         updated: tables that an optimizer updates.
+        slots: by table of fixed capacity, of the first optimizer that trains it.
         early_sessions: sessions that existed before mx_rec knew the graph.
         op_types: ops that the rewrite moves even if the lookups that need them stay.
         adopt_orphans: whether the rewrite prepares lookups whose ids come from no batch with one.
@@ -86,6 +104,7 @@ class GraphState:
     lookups: dict[str, LookupRecord] = dataclasses.field(default_factory=dict)
     features: dict[PipelineFeature, None] = dataclasses.field(default_factory=dict)
     updated: set[str] = dataclasses.field(default_factory=set)
+    slots: dict[str, TableSlots] = dataclasses.field(default_factory=dict)
     early_sessions: tuple[weakref.ref, ...] = ()
     op_types: tuple[str, ...] = ()
     adopt_orphans: bool = False

@@ -25,6 +25,8 @@ OP_KEY_TIMES = "MxRecKeyTimes"
 OP_FORWARD = "MxRecForward"
 OP_POOL = "MxRecPool"
 OP_TABLE_IMPORT = "MxRecTableImport"
+OP_TABLE_RESTORE = "MxRecTableRestore"
+OP_TABLE_SAVE = "MxRecTableSave"
 OP_TABLE_SIZE = "MxRecTableSize"
 OP_ROW_SPLITS = "MxRecRowSplits"
 
@@ -191,6 +193,37 @@ SIGNATURES: dict[str, Signature] = {
         ("combiner: string",),
         stateful=False,
     ),
+    OP_TABLE_SAVE: Signature(
+        (_HANDLE, "prefix: string", "variables: V * resource", "steps: S * resource"),
+        ("manifest: string",),
+        (
+            "V: int",
+            "S: int",
+            "file_number: int",
+            "key_dtype: string = int64",
+            "optimizer: string = ",
+            "slot_initials: list(float) = []",
+        ),
+    ),
+    OP_TABLE_RESTORE: Signature(
+        (_HANDLE, "prefix: string", "manifest: string", "variables: V * resource", "steps: S * resource"),
+        (),
+        (
+            "V: int",
+            "S: int",
+            "key_dtype: string = int64",
+            "optimizer: string = ",
+            "slot_initials: list(float) = []",
+            "with_slots: bool = true",
+            "part: int = 0",
+            "parts: int = 1",
+        ),
+    ),
+    "MxRecReadySlots": Signature(
+        (_HANDLE, "slots: V * resource", "steps: S * resource"),
+        (),
+        ("V: int", "S: int", "slot_initials: list(float) = []"),
+    ),
     OP_TABLE_SIZE: Signature((_HANDLE,), ("size: int64",)),
     "MxRecTableCapacity": Signature((_HANDLE,), ("capacity: int64",)),
     "MxRecEvict": Signature((_HANDLE, "threshold: int64"), ("evicted: int64", "evicted_candidates: int64")),
@@ -297,4 +330,5 @@ _DEFAULTS: dict[str, Callable[[Any, str], None]] = {
     "float": _set_float,
     "string": _set_string,
     "list(int)": _set_empty_list,
+    "list(float)": _set_empty_list,
 }

@@ -14,11 +14,14 @@ from mx_rec.ops.many_ops import (
 )
 from mx_rec.ops.pool_ops import pool, row_splits
 from mx_rec.ops.registry import (
+    SaveKind,
     TableStats,
     beginning_was_run,
     evict_from_table,
     graph_was_run,
+    last_saved_prefix,
     release_all_tables,
+    saving,
     table_stats,
 )
 from mx_rec.ops.table_ops import (
@@ -35,6 +38,7 @@ from mx_rec.ops.table_ops import (
     key_times,
     look_ahead,
     offsets,
+    ready_slots,
     reset_slots,
     set_threshold,
     table_capacity,
@@ -42,6 +46,8 @@ from mx_rec.ops.table_ops import (
     table_handle,
     table_history,
     table_import,
+    table_restore,
+    table_save,
     table_size,
     trained_positions,
     unique,
@@ -49,6 +55,7 @@ from mx_rec.ops.table_ops import (
 
 __all__ = [
     "RESTORE_GRADIENT",
+    "SaveKind",
     "TableStats",
     "apply_adagrad_by_address",
     "apply_adagrad_by_address_many",
@@ -69,6 +76,7 @@ __all__ = [
     "gather_by_address",
     "graph_was_run",
     "key_times",
+    "last_saved_prefix",
     "library_path",
     "load_library",
     "look_ahead",
@@ -76,9 +84,11 @@ __all__ = [
     "offsets",
     "pool",
     "prepare_many",
+    "ready_slots",
     "release_all_tables",
     "reset_slots",
     "row_splits",
+    "saving",
     "set_threshold",
     "sum_gradients_many",
     "table_capacity",
@@ -86,6 +96,8 @@ __all__ = [
     "table_handle",
     "table_history",
     "table_import",
+    "table_restore",
+    "table_save",
     "table_size",
     "table_stats",
     "trained_positions",

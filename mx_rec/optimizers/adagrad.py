@@ -38,6 +38,11 @@ class AdagradParameters:
 class Adagrad(DistinctRowsMixin, tf.compat.v1.train.AdagradOptimizer):
     """TensorFlow's Adagrad (Duchi et al., 2011; no epsilon) for the rows of the batch."""
 
+    _initial_accumulator_value: float
+
+    def _table_slot_kind(self) -> tuple[str, tuple[float, ...]]:
+        return "Adagrad", (self._initial_accumulator_value,)
+
 
 @takes(AdagradParameters)
 def create_hash_optimizer(parameters: AdagradParameters) -> Adagrad:

@@ -99,6 +99,11 @@ class RowAccess {
     Word(kMark, row)->store(0, std::memory_order_relaxed);
   }
 
+  // Whether the 64 rows from `first` on, a multiple of 64, are visible.
+  uint64_t VisibleWord(RowIndex first) const {
+    return Word(kVisible, first)->load(std::memory_order_acquire);
+  }
+
  protected:
   // Each is an array of its own, a bit for a row, so that what a lookup reads
   // stays in cache and what a table does not use is never resident.

@@ -86,7 +86,10 @@ int64_t TableImpl::UseHints(Span<const Key> keys, Span<const Address> hints,
         rows.PrefetchVisible(RowOf(ahead));
       }
     }
-    if (HintHolds(hints[i], keys[i], rows, capacity)) {
+    // A row that must be copied first is left to the holder of its shard.
+    const bool is_kept = seen.trains && snapshot_ != nullptr &&
+                         snapshot_->IsPending(RowOf(hints[i]));
+    if (!is_kept && HintHolds(hints[i], keys[i], rows, capacity)) {
       addresses[i] = hints[i];
       Touch(RowOf(hints[i]), rows, seen, i);
     } else {
@@ -99,6 +102,12 @@ int64_t TableImpl::UseHints(Span<const Key> keys, Span<const Address> hints,
 // Atomic, since a hint leads here without the shard's mutex.
 void TableImpl::Touch(RowIndex row, const RowAccess& rows, const Seen& seen,
                       int64_t position) const {
+  if (seen.trains && tracker_ != nullptr) {
+    if (is_fixed() || seen.adds_counts || seen.adds_times) {
+      tracker_->Changed(row);
+    }
+    tracker_->Met(row, seen.counts.empty() ? 1 : seen.counts[position]);
+  }
   if (seen.adds_counts) {
     const int64_t added = seen.CountAt(position);
     std::atomic<int64_t>* const count = rows.CountOf(row);
@@ -228,6 +237,10 @@ bool TableImpl::ProcessKey(const InFlight& ahead, const KeyAt& key,
   bool found = (ahead.likely_row >= 0 && *rows.KeyOf(row) == key.key) ||
                ahead.shard->index.Find(ahead.hash, key.key, rows, &row);
   Shard* const shard = ahead.shard;
+  if (found && seen.trains && snapshot_ != nullptr &&
+      snapshot_->has_counts_or_times()) {
+    snapshot_->KeepBeforeChange(rows, row);
+  }
   if (missing == Missing::kAdmit) {
     if (found) {
       Touch(row, rows, seen, key.position);
@@ -250,6 +263,7 @@ bool TableImpl::ProcessKey(const InFlight& ahead, const KeyAt& key,
       rows.MakeVisible(row);
       --shard->reserved;
       ++*became_visible;
+      if (tracker_ != nullptr) tracker_->Changed(row);
     }
     Touch(row, rows, seen, key.position);
   } else if (missing == Missing::kLeave) {
@@ -325,6 +339,7 @@ Status TableImpl::FindOrAdmit(Span<const Key> keys, Span<const Address> hints,
   const int64_t rows_before = rows_->rows_allocated();
   {
     SharedLock inserts(inserts_lock_);
+    const SharedLock rows_for_snapshot = HoldRowsForSnapshot();
     const StepClock::Hold step(StepsToWaitFor());
     status = Process(
         keys, hints,

@@ -94,6 +94,34 @@ Status TableImpl::ResolveForUpdate(Span<const Address> addresses,
   return Status::Ok();
 }
 
+// For the holder of the exclusive rows lock, before it changes rows.
+void TableImpl::KeepForSnapshot(Span<const Address> addresses) {
+  const RowAccess access = *rows_;
+  for (const Address address : addresses) {
+    if (address != kNoRow) snapshot_->KeepBeforeChange(access, RowOf(address));
+  }
+}
+
+void TableImpl::BeforeChange(Span<const Address> addresses) {
+  if (snapshot_ != nullptr) KeepForSnapshot(addresses);
+  if (tracker_ == nullptr) return;
+  for (const Address address : addresses) {
+    if (address != kNoRow) tracker_->Changed(RowOf(address));
+  }
+}
+
+void TableImpl::BeforeAllChange() {
+  if (snapshot_ == nullptr && tracker_ == nullptr) return;
+  const RowAccess access = *rows_;
+  const int64_t end = std::min(rows_->capacity(), rows_->rows_allocated());
+  for (int64_t r = 0; r < end; ++r) {
+    const RowIndex row = static_cast<RowIndex>(r);
+    if (!access.IsVisible(row)) continue;
+    if (snapshot_ != nullptr) snapshot_->KeepBeforeChange(access, row);
+    if (tracker_ != nullptr) tracker_->Changed(row);
+  }
+}
+
 Status TableImpl::EnsureSlots(const SlotLayout& slots) {
   UniqueLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
@@ -134,6 +162,11 @@ Status TableImpl::Apply(Span<const Address> addresses, const float* gradients,
   const Status status =
       ResolveForUpdate(addresses, parallel, rows.data(), &repeated);
   if (!status.ok()) return status;
+  if (whole.before) {
+    BeforeAllChange();
+  } else {
+    BeforeChange(addresses);
+  }
   update_count_.fetch_add(1, std::memory_order_relaxed);
   // Only the owner of the slots knows a step: SGD in between does not age them.
   const int64_t step = slots.initial_values.empty() ? 0 : ++slot_steps_;
@@ -283,6 +316,9 @@ Status TableImpl::Import(Span<const Key> keys, const float* rows,
     if (!IsLegal(addresses[i], *rows_, rows_->capacity())) {
       return AddressError(addresses[i], i);
     }
+  }
+  BeforeChange(addresses);
+  for (int64_t i = 0; i < keys.size(); ++i) {
     float* to =
         std::copy_n(rows + i * dim, dim, rows_->Row(RowOf(addresses[i])));
     for (const float initial : slots_.initial_values) {

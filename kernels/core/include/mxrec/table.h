@@ -90,6 +90,11 @@ struct ExportChunk {
   Span<const int64_t> times;   // the same
 };
 
+struct RestoreReport;  // mxrec/saving.h
+struct RestoreRequest;
+struct SaveRequest;
+struct SavedTable;
+
 // Thread safety: all methods may be called from any thread at any time, the
 // destructor excepted. Who may invalidate an address: Evict-like operations
 // (per row, through its generation), Clear and Release (all).
@@ -242,6 +247,19 @@ class Table {
       int64_t chunk_rows,
       const std::function<Status(const ExportChunk&)>& visit) const = 0;
 
+  // Writes the table's state of one instant to files of the checkpoint
+  // `request.prefix`, while the table is used; updates of rows not written yet
+  // wait if the disk does not keep up. FailedPrecondition if another save or
+  // restore of the table is under way. After an error nothing is left behind.
+  virtual Status Save(const SaveRequest& request, SavedTable* saved) = 0;
+  // The checkpoint `prefix` that Save last wrote to is complete: deltas may
+  // build on it.
+  virtual void CommitSave(const std::string& prefix) = 0;
+  // Replaces the content by that of files; addresses of before are illegal
+  // afterwards. All is checked first: the table is as it was after an error.
+  virtual Status Restore(const RestoreRequest& request,
+                         RestoreReport* report) = 0;
+
   // Frees the memory now. Every later call fails with FailedPrecondition
   // naming the table; it is safe while other threads use the table.
   virtual void Release() = 0;
@@ -262,6 +280,8 @@ class Registry {
   void Register(const std::shared_ptr<Table>& table);
   // Newest live, unreleased table of that name, or null.
   std::shared_ptr<Table> Find(const std::string& name) const;
+  // All live, unreleased tables.
+  std::vector<std::shared_ptr<Table>> Live() const;
   // Releases every live table. Returns how many there were.
   int ReleaseAll();
 
