@@ -28,6 +28,7 @@ from mx_rec.graph.op_signatures import (
 from mx_rec.graph.slices import slice_analysis
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome
+from mx_rec.passes.static_lookups.judgement import remarks
 
 TRAIN = "train"
 EVAL = "eval"
@@ -99,7 +100,8 @@ class FindLookups(Pass):
         IteratorGetNext -> ... -> ids -> MxRecUnique -> MxRecFindOrInsert (train) | MxRecFind (eval)
             -> MxRecGatherByAddress -> GatherV2
 
-    Notes: one line per table and side, one per kind of plain TensorFlow lookup (a gather on a variable).
+    Notes: one line per table and side, and one per variable that plain TensorFlow looks up: its lookups, how it is
+    trained, and whether it could be a table (see `convert_static_tables`) or why not.
     Refuses nothing: `hoist_lookups` refuses what cannot be moved.
     """
 
@@ -113,7 +115,7 @@ class FindLookups(Pass):
         moved = sum(lookup.is_moved for lookup in lookups)
         if moved:
             notes.append(f"{moved} lookups are fed by their iterator already")
-        notes.extend(f"plain TensorFlow: {count} {op} lookups" for op, count in sorted(_plain_lookups(view).items()))
+        notes.extend(remarks(view))
         return PassOutcome(notes=notes or ["no lookups"])
 
 
@@ -344,14 +346,3 @@ def _not_one_batch(find: Node, get_nexts: tuple[str, ...]) -> Obstacle:
         return Obstacle(find.name, "its ids do not come from an iterator")
     return Obstacle(find.name, "its ids come from several batches: " + ", ".join(map(repr, get_nexts)))
 
-
-def _plain_lookups(view: GraphView) -> Counter[str]:
-    """Gathers on variables, by op."""
-    counts: Counter[str] = Counter()
-    for node in view.nodes_of("ResourceGather", "GatherV2", "Gather"):
-        source = view.producer(node, 0)
-        while source is not None and source.op == "Identity":
-            source = view.producer(source, 0)
-        if source is not None and source.op in ("VarHandleOp", "ReadVariableOp", "VariableV2", "Variable"):
-            counts[node.op] += 1
-    return counts

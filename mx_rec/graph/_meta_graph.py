@@ -7,20 +7,26 @@ from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
-from tensorflow.core.framework import op_def_pb2
+from tensorflow.core.framework import op_def_pb2, variable_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from mx_rec.constants.constants import ATTR_COLLECTIONS
 from mx_rec.errors import GraphFileError
+from mx_rec.graph import marks
 from mx_rec.graph._messages import copy_others
 from mx_rec.tf_compat import collection_proto_type, registered_op_def
 
 
-def referenced_nodes(meta_graph: meta_graph_pb2.MetaGraphDef) -> dict[str, str]:
-    """Nodes that the MetaGraphDef names outside its graph, each with the place that names it."""
+def referenced_nodes(meta_graph: meta_graph_pb2.MetaGraphDef, *, variables: bool = True) -> dict[str, str]:
+    """Nodes that the MetaGraphDef names outside its graph, each with the place that names it.
+
+    Args:
+        meta_graph: the file.
+        variables: whether the collections of variables count, which follow the graph.
+    """
     names = {node.name for node in meta_graph.graph_def.node}
     found: dict[str, str] = {}
-    for place, text in _texts(meta_graph):
+    for place, text in _texts(meta_graph, variables):
         name = _node_name(text)
         if name in names:
             found.setdefault(name, place)
@@ -32,9 +38,10 @@ def header_of(
 ) -> meta_graph_pb2.MetaGraphDef:
     """A MetaGraphDef without graph, for a graph of these nodes and functions, which its collections and ops follow."""
     nodes = list(nodes)
-    _check_references(meta_graph, {node.name for node in nodes})
     result = meta_graph_pb2.MetaGraphDef()
     copy_others(meta_graph, result, "graph_def")
+    _drop_converted_variables(result, nodes)
+    _check_references(meta_graph, result, {node.name for node in nodes})
     _fill_collections(result, nodes)
     _update_op_list(result, nodes, functions)
     return result
@@ -58,13 +65,45 @@ def _member(node: Any) -> str:
     return f"{node.name}:0" if has_output else node.name
 
 
-def _check_references(meta_graph: meta_graph_pb2.MetaGraphDef, left: set[str]) -> None:
-    for name, place in referenced_nodes(meta_graph).items():
-        if name not in left:
+def _check_references(
+    meta_graph: meta_graph_pb2.MetaGraphDef, result: meta_graph_pb2.MetaGraphDef, left: set[str]
+) -> None:
+    """What `meta_graph` names and `result` still names must be left in the graph."""
+    before = {node.name for node in meta_graph.graph_def.node}
+    for place, text in _texts(result, True):
+        name = _node_name(text)
+        if name in before and name not in left:
             raise GraphFileError(
                 f"node '{name}' is gone from the new graph, but {place} of the MetaGraphDef still names it: "
                 f"keep that node (--keep {name})"
             )
+
+
+def _drop_converted_variables(meta_graph: meta_graph_pb2.MetaGraphDef, nodes: Iterable[Any]) -> None:
+    """The variables whose place tables have taken leave the collections of variables."""
+    gone = {
+        name.decode() for node in nodes if marks.CONVERTED in node.attr for name in node.attr[marks.CONVERTED].list.s
+    }
+    if not gone:
+        return
+    for key, collection in list(meta_graph.collection_def.items()):
+        if collection.WhichOneof("kind") != "bytes_list" or collection_proto_type(key) is not variable_pb2.VariableDef:
+            continue
+        members = list(collection.bytes_list.value)
+        left = [data for data in members if _variable_node(data) not in gone]
+        if left:
+            collection.bytes_list.value[:] = left
+        elif members:
+            del meta_graph.collection_def[key]
+
+
+def _variable_node(data: bytes) -> str:
+    variable: Any = variable_pb2.VariableDef()
+    try:
+        variable.ParseFromString(data)
+    except DecodeError:
+        return ""
+    return _node_name(variable.variable_name)
 
 
 def _fill_collections(meta_graph: meta_graph_pb2.MetaGraphDef, nodes: Iterable[Any]) -> None:
@@ -112,7 +151,7 @@ def _described(name: str) -> op_def_pb2.OpDef | None:
     return op_def
 
 
-def _texts(meta_graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str]]:
+def _texts(meta_graph: meta_graph_pb2.MetaGraphDef, variables: bool) -> Iterator[tuple[str, str]]:
     """Every string that may name a node, with the place that holds it."""
     for text in _strings(meta_graph.saver_def):
         yield "saver_def", text
@@ -120,6 +159,8 @@ def _texts(meta_graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str]]
         for text in _strings(signature):
             yield f"signature_def '{key}'", text
     for key, collection in meta_graph.collection_def.items():
+        if not variables and collection_proto_type(key) is variable_pb2.VariableDef:
+            continue
         place = f"collection '{key}'"
         for text in _collection_texts(key, collection):
             yield place, text

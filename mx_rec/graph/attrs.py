@@ -79,6 +79,11 @@ def attr_int(value: int) -> AttrValue:
     return attr_value_pb2.AttrValue(i=value)
 
 
+def attr_float(value: float) -> AttrValue:
+    """A float."""
+    return attr_value_pb2.AttrValue(f=value)
+
+
 def attr_bool(value: bool) -> AttrValue:
     """A truth value."""
     return attr_value_pb2.AttrValue(b=value)

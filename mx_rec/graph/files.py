@@ -106,11 +106,14 @@ class LoadedGraph:
     def _has_collection(self, name: str) -> bool:
         return self.kind.startswith("metagraph") and name in self.message.collection_def
 
-    def referenced_nodes(self) -> frozenset[str]:
-        """Nodes that collections, saver and signatures of a MetaGraphDef name: a rewrite must keep them."""
+    def referenced_nodes(self, *, variables: bool = True) -> frozenset[str]:
+        """Nodes that collections, saver and signatures of a MetaGraphDef name: a rewrite must keep them.
+
+        Without `variables` those that only the collections of variables name, which a variable may leave.
+        """
         if not self.kind.startswith("metagraph"):
             return frozenset()
-        return frozenset(_meta_graph.referenced_nodes(self.message))
+        return frozenset(_meta_graph.referenced_nodes(self.message, variables=variables))
 
 
 @dataclass(frozen=True)
