@@ -77,6 +77,7 @@ bench: .venv-bench/.ready .venv-bench-torch/.ready build test-core
 	cd tools/bench && ../../.venv-bench/bin/python bench_prefetch.py
 	cd tools/bench && ../../.venv-bench/bin/python bench_pool.py
 	cd tools/bench && ../../.venv-bench/bin/python bench_rewrite.py --peers
+	cd tools/bench && ../../.venv-bench/bin/python bench_scale.py
 	$(CORE_BUILD)/bench_core
 
 lint: $(VENV)/.ready
