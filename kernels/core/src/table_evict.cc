@@ -16,6 +16,8 @@ constexpr int64_t kVictimsPerLock = 512;
 // key of its batch: more than a lookup can add rows, however few of them go.
 constexpr int64_t kRowsPerLookup = 64 << 10;
 constexpr int64_t kRowsPerKey = 32;
+// How far ahead rows are made ready, for the next batches.
+constexpr int64_t kRenewedPerKey = 4;
 // From so many rows a sweep learns which ranks are to go.
 constexpr int64_t kSample = 64 << 10;
 // A bounded table is brought down to this part below its bound.
@@ -24,17 +26,53 @@ constexpr int64_t kSlack = 10;
 }  // namespace
 
 bool TableImpl::TakeFreedRow(Shard* shard, RowIndex* row) {
-  if (rows_waiting_.load(std::memory_order_relaxed) == 0) return false;
+  if (rows_ready_.load(std::memory_order_relaxed) == 0) return false;
   std::unique_lock<std::mutex> lock(freed_mutex_, std::defer_lock);
   if (is_fixed()) lock.lock();
   FreedRows& freed = is_fixed() ? freed_ : shard->freed;
-  while (freed.Take(*steps_, row)) {
-    rows_waiting_.fetch_sub(1, std::memory_order_relaxed);
+  if (!freed.TakeReady(row)) return false;
+  rows_ready_.fetch_sub(1, std::memory_order_relaxed);
+  return true;
+}
+
+// Under the exclusive rows lock: so nobody has found a row legal and is still
+// reading it, not even by an address that was kept for longer than a step.
+void TableImpl::RenewRows(int64_t keys) {
+  if (rows_waiting_.load(std::memory_order_relaxed) == 0 ||
+      rows_ready_.load(std::memory_order_relaxed) >= keys ||
+      !steps_->IsOver(oldest_waiting_.load(std::memory_order_relaxed))) {
+    return;
+  }
+  UniqueLock row_content(rows_lock_);
+  oldest_waiting_.store(UINT64_MAX, std::memory_order_relaxed);
+  const auto renew = [this](RowIndex row) {
     // A row that cannot be told from its first use any more is given up, but
     // for tables whose rows are all they will ever have.
-    if (rows_->Renew(*row, is_fixed())) return true;
+    if (!rows_->Renew(row, is_fixed())) return false;
+    rows_ready_.fetch_add(1, std::memory_order_relaxed);
+    return true;
+  };
+  const int64_t most = kRenewedPerKey * keys;
+  int64_t renewed = 0;
+  if (is_fixed()) {
+    std::lock_guard<std::mutex> lock(freed_mutex_);
+    renewed = freed_.MakeReady(*steps_, most, renew);
+    LowerOldestWaiting(freed_.OldestEpoch());
+  } else {
+    for (const auto& shard : shards_) {
+      std::lock_guard<std::mutex> lock(shard->mutex);
+      renewed += shard->freed.MakeReady(*steps_, most / kShards + 1, renew);
+      LowerOldestWaiting(shard->freed.OldestEpoch());
+    }
   }
-  return false;
+  rows_waiting_.fetch_sub(renewed, std::memory_order_relaxed);
+}
+
+void TableImpl::LowerOldestWaiting(uint64_t epoch) {
+  uint64_t oldest = oldest_waiting_.load(std::memory_order_relaxed);
+  while (epoch < oldest && !oldest_waiting_.compare_exchange_weak(
+                               oldest, epoch, std::memory_order_relaxed)) {
+  }
 }
 
 std::shared_ptr<void> TableImpl::BeginStep() {
@@ -102,6 +140,7 @@ int64_t TableImpl::EraseVictims(std::vector<Victim>* victims,
       for (size_t i = first; i < gone; ++i) {
         freed.Put((*victims)[i].row, epoch);
       }
+      LowerOldestWaiting(epoch);
       rows_waiting_.fetch_add(n, std::memory_order_relaxed);
       size_.fetch_sub(n, std::memory_order_relaxed);
       evicted_keys_.fetch_add(n, std::memory_order_relaxed);
@@ -247,10 +286,14 @@ void TableImpl::ContinueSweep() {
       sweep_.next_row, end,
       [this](RowIndex row) { return !(sweep_.cutoff < RankOf(row)); },
       &victims);
-  sweep_.left -= EraseVictims(&victims, [this](RowIndex row) {
+  EraseVictims(&victims, [this](RowIndex row) {
     const Rank rank = RankOf(row);
-    if (rank < sweep_.cutoff) return true;
-    return rank == sweep_.cutoff && sweep_.ties > 0 && sweep_.ties-- > 0;
+    const bool is_tied = rank == sweep_.cutoff;
+    if (sweep_.left <= 0 || sweep_.cutoff < rank) return false;
+    if (is_tied && sweep_.ties <= 0) return false;
+    sweep_.ties -= is_tied ? 1 : 0;
+    --sweep_.left;
+    return true;
   });
   sweep_.next_row = end;
   sweep_.is_on = sweep_.left > 0 && end < rows;
@@ -278,7 +321,8 @@ EvictionStats TableImpl::eviction_stats() const {
   stats.evicted_keys = evicted_keys_.load(std::memory_order_relaxed);
   stats.evicted_candidates =
       evicted_candidates_.load(std::memory_order_relaxed);
-  stats.rows_waiting = rows_waiting_.load(std::memory_order_relaxed);
+  stats.rows_waiting = rows_waiting_.load(std::memory_order_relaxed) +
+                       rows_ready_.load(std::memory_order_relaxed);
   return stats;
 }
 

@@ -321,6 +321,7 @@ Status TableImpl::FindOrAdmit(Span<const Key> keys, Span<const Address> hints,
   SharedLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
   SharedLock inserts(inserts_lock_);
+  RenewRows(keys.size());
   const StepClock::Hold step(StepsToWaitFor());
   status =
       Process(keys, hints,

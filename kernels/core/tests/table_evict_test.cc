@@ -98,7 +98,8 @@ TEST(Evict_RowsAreUsedAgain) {
     }
     EXPECT_LE(table->capacity(), 1 << 16);
     if (capacity == 0) {
-      EXPECT_LE(table->memory().row_bytes, 16 * 256 * 4 * 4);
+      // Shards take rows in runs of 16, and hold more or fewer of the keys.
+      EXPECT_LE(table->memory().row_bytes, 2 * 16 * 256 * 4 * 4);
     }
   }
 }
