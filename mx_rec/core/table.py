@@ -22,6 +22,7 @@ class EmbeddingTable:
         is_save: whether checkpoints include it.
         variable: its rows float32 [capacity, dim] if its capacity is fixed, else None.
         padding_keys: keys whose rows are never updated.
+        max_keys: the bound that it comes down from by itself, 0 for none.
     """
 
     table_name: str
@@ -31,6 +32,7 @@ class EmbeddingTable:
     is_save: bool = True
     variable: Optional[tf.Variable] = None
     padding_keys: tuple[int, ...] = ()
+    max_keys: int = 0
 
     def size(self, session: Optional[tf.compat.v1.Session] = None) -> int:
         """Number of keys: of the table in `session`, else of the newest live one; 0 if none lives."""
@@ -65,6 +67,10 @@ class EmbeddingTable:
             tf.errors.FailedPreconditionError: the table has no such threshold.
         """
         return int(session.run(self._query("evict").keys))
+
+    def make_evict_op(self) -> tf.Tensor:
+        """The op that evicts by the table's `eviction_threshold`; its value is how many keys lost their rows."""
+        return self._query("evict").keys
 
     def _query(self, what: str) -> Any:
         """The query op of this table, made once per graph."""

@@ -38,6 +38,9 @@ class AdagradParameters:
 class Adagrad(DistinctRowsMixin, tf.compat.v1.train.AdagradOptimizer):
     """TensorFlow's Adagrad (Duchi et al., 2011; no epsilon) for the rows of the batch."""
 
+    def _initial_slots(self) -> dict[str, float]:
+        return {"accumulator": self._initial_accumulator_value}
+
 
 @takes(AdagradParameters)
 def create_hash_optimizer(parameters: AdagradParameters) -> Adagrad:

@@ -61,6 +61,10 @@ class Ftrl(DistinctRowsMixin, tf.compat.v1.train.FtrlOptimizer):
     """TensorFlow's FTRL-proximal (McMahan et al., 2013) for the rows of the batch."""
 
     _learning_rate: Any
+    _initial_accumulator_value: float
+
+    def _initial_slots(self) -> dict[str, float]:
+        return {"accum": self._initial_accumulator_value, "linear": 0.0}
 
     def _prepare(self) -> None:
         # TensorFlow's own takes no function.

@@ -69,6 +69,9 @@ class LazyAdam(DistinctRowsMixin, tf.compat.v1.train.Optimizer):
             self._create_non_slot_variable(self._beta1, _power_name(variable, 1), variable)
             self._create_non_slot_variable(self._beta2, _power_name(variable, 2), variable)
 
+    def _initial_slots(self) -> dict[str, float]:
+        return {"momentum": 0.0, "velocity": 0.0}
+
     def _prepare(self) -> None:
         rate = self._learning_rate() if callable(self._learning_rate) else self._learning_rate
         self._rate = tf.cast(rate, tf.float32, name="learning_rate")

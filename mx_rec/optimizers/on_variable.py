@@ -14,7 +14,9 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from mx_rec import ops
+from mx_rec.constants.constants import ATTR_LOOKUP
 from mx_rec.core import graph_state
+from mx_rec.core.admission import may_evict
 from mx_rec.graph.merge_lookup import merge_for_gradients
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.validate import check_string
@@ -63,7 +65,23 @@ class DistinctRowsMixin:
         if table is not None and table.padding_keys:
             positions = ops.trained_positions(table.handle, rows)
             rows, gradients = tf.gather(rows, positions), tf.gather(gradients, positions)
-        return self._resource_apply_sparse(gradients, handle, rows)  # type: ignore[attr-defined]
+        slots = {} if table is None else self._slots_of_reused_rows(handle)
+        if not slots:
+            return self._resource_apply_sparse(gradients, handle, rows)  # type: ignore[attr-defined]
+        handles = [self.get_slot(handle, name).handle for name in slots]  # type: ignore[attr-defined]
+        with tf.control_dependencies([ops.reset_slots(table.handle, handles, rows, list(slots.values()))]):
+            # As they are now, not as they were read before.
+            return self._resource_apply_sparse(tf.identity(gradients), handle, tf.identity(rows))  # type: ignore[attr-defined]
+
+    def _initial_slots(self) -> dict[str, float]:
+        """The slots of a row by name, with the value that each begins with."""
+        return {}
+
+    def _slots_of_reused_rows(self, variable: Any) -> dict[str, float]:
+        """Slots that may hold what they were for an evicted key, whose row another key has now."""
+        table = graph_state.table_of_variable(variable)
+        is_reused = table is not None and may_evict(graph_state.state_of(variable.graph), table)
+        return self._initial_slots() if is_reused else {}
 
     def _apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> tf.Operation:
         raise NotImplementedError(_dense_message(var))
@@ -83,9 +101,14 @@ def distinct_rows(indices: tf.Tensor, gradients: tf.Tensor) -> tuple[tf.Tensor, 
 def _are_distinct(indices: tf.Tensor) -> bool:
     """Whether the indices come from one lookup, whose keys are unique."""
     operation = indices.op
-    while operation.type in ("Identity", "Reshape"):
+    while operation.type in ("Identity", "Reshape") or _picks_admitted(operation):
         operation = operation.inputs[0].op
     return operation.type == _OFFSETS_OP
+
+
+def _picks_admitted(operation: tf.Operation) -> bool:
+    """Whether an op of a lookup leaves the rows of keys that are admitted, each once."""
+    return operation.type == "GatherNd" and ATTR_LOOKUP in operation.node_def.attr
 
 
 def _dense_message(variable: Any) -> str:

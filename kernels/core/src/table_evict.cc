@@ -17,7 +17,8 @@ constexpr int64_t kVictimsPerLock = 512;
 constexpr int64_t kRowsPerLookup = 64 << 10;
 constexpr int64_t kRowsPerKey = 32;
 // How far ahead rows are made ready, for the next batches.
-constexpr int64_t kRenewedPerKey = 4;
+constexpr int64_t kReadyPerKey = 4;
+constexpr int64_t kMinReadyOfShard = 16;
 // From so many rows a sweep learns which ranks are to go.
 constexpr int64_t kSample = 64 << 10;
 // A bounded table is brought down to this part below its bound.
@@ -26,11 +27,17 @@ constexpr int64_t kSlack = 10;
 }  // namespace
 
 bool TableImpl::TakeFreedRow(Shard* shard, RowIndex* row) {
-  if (rows_ready_.load(std::memory_order_relaxed) == 0) return false;
+  if (rows_ready_.load(std::memory_order_relaxed) == 0 &&
+      rows_waiting_.load(std::memory_order_relaxed) == 0) {
+    return false;
+  }
   std::unique_lock<std::mutex> lock(freed_mutex_, std::defer_lock);
   if (is_fixed()) lock.lock();
   FreedRows& freed = is_fixed() ? freed_ : shard->freed;
-  if (!freed.TakeReady(row)) return false;
+  if (!freed.TakeReady(row)) {
+    lacks_rows_.store(true, std::memory_order_relaxed);
+    return false;
+  }
   rows_ready_.fetch_sub(1, std::memory_order_relaxed);
   return true;
 }
@@ -39,12 +46,14 @@ bool TableImpl::TakeFreedRow(Shard* shard, RowIndex* row) {
 // reading it, not even by an address that was kept for longer than a step.
 void TableImpl::RenewRows(int64_t keys) {
   if (rows_waiting_.load(std::memory_order_relaxed) == 0 ||
-      rows_ready_.load(std::memory_order_relaxed) >= keys ||
-      !steps_->IsOver(oldest_waiting_.load(std::memory_order_relaxed))) {
+      !steps_->IsOver(oldest_waiting_.load(std::memory_order_relaxed)) ||
+      (rows_ready_.load(std::memory_order_relaxed) >= keys &&
+       !lacks_rows_.load(std::memory_order_relaxed))) {
     return;
   }
   UniqueLock row_content(rows_lock_);
   oldest_waiting_.store(UINT64_MAX, std::memory_order_relaxed);
+  lacks_rows_.store(false, std::memory_order_relaxed);
   const auto renew = [this](RowIndex row) {
     // A row that cannot be told from its first use any more is given up, but
     // for tables whose rows are all they will ever have.
@@ -52,16 +61,16 @@ void TableImpl::RenewRows(int64_t keys) {
     rows_ready_.fetch_add(1, std::memory_order_relaxed);
     return true;
   };
-  const int64_t most = kRenewedPerKey * keys;
+  const int64_t wanted = kReadyPerKey * keys;
   int64_t renewed = 0;
   if (is_fixed()) {
     std::lock_guard<std::mutex> lock(freed_mutex_);
-    renewed = freed_.MakeReady(*steps_, most, renew);
+    renewed = freed_.MakeReady(*steps_, wanted, renew);
     LowerOldestWaiting(freed_.OldestEpoch());
   } else {
     for (const auto& shard : shards_) {
       std::lock_guard<std::mutex> lock(shard->mutex);
-      renewed += shard->freed.MakeReady(*steps_, most / kShards + 1, renew);
+      renewed += shard->freed.MakeReady(*steps_, wanted / kShards + kMinReadyOfShard, renew);
       LowerOldestWaiting(shard->freed.OldestEpoch());
     }
   }

@@ -312,6 +312,7 @@ class TableImpl final : public Table {
   std::atomic<int64_t> evicted_candidates_{0};
   std::atomic<int64_t> rows_waiting_{0};  // of evicted keys
   std::atomic<int64_t> rows_ready_{0};    // that waited and may be used
+  std::atomic<bool> lacks_rows_{false};   // a shard had no ready row
   std::atomic<uint64_t> oldest_waiting_{
       UINT64_MAX};  // not later than any epoch
 };
