@@ -95,9 +95,10 @@ class MergeLookups(Pass):
     Preconditions: in training, gradients come later: they must be those of the merged local embedding. Refused, where
     a table has another lookup on that side: a lookup of which another node (a gradient) reads or waits for more than
     the result, or that waits for a node; one whose ids may not run ahead of the step, such as fed ones, since a run
-    of another lookup would need them; ids of several batches; lookups with a time per sample; and lookups that differ in their batch, serving
-    default, dtype or device, in what an occurrence counts, or in whether they take a gradient, stay apart from each other. (With a gradient of zero
-    an optimizer would move the moments, and so the rows, of keys that only a lookup without gradient reads.)
+    of another lookup would need them; ids of several batches; a lookup with a time per sample; and lookups that differ
+    in their batch, serving default, dtype or device, in what an occurrence counts, or in whether they take a gradient,
+    stay apart from each other. (With a gradient of zero an optimizer would move the moments, and so the rows, of keys
+    that only a lookup without gradient reads.)
     """
 
     name: ClassVar[str] = "merge_lookups"
@@ -211,7 +212,9 @@ def _stays_apart(first: Sequence[_Parts], group: Sequence[_Parts]) -> Refusal:
     elif parts.lookup.is_trained != first[0].lookup.is_trained:
         reason = f"takes no gradient, unlike {others}: an update of the merged keys would reach keys of it alone"
     else:
-        reason = f"rows are looked up in another way than those of {others} (serving default, dtype, device, timestamp or coefficient)"
+        reason = (
+            f"rows are looked up in another way than those of {others} (serving default, dtype, device, time or weight)"
+        )
     names = _quoted(_all_names(group))
     return Refusal(node, f"{reason} (lookup {names} of table {parts.lookup.table_name!r} is not merged with those)")
 

@@ -297,7 +297,7 @@ def sparse_lookup(
                 no_hints,
                 counts,
                 max_keys,
-                tf.constant([], tf.int64, name="no_timestamps") if needs_time else times,
+                _times_to_come() if needs_time else times,
                 admission.faae_coefficient,
                 name="addresses",
             )
@@ -333,6 +333,11 @@ def sparse_lookup(
     )
     rows = result if is_grad else tf.stop_gradient(result)
     return pooling.shaped(ids, rows, combiner is not None)
+
+
+def _times_to_come() -> tf.Tensor:
+    """Stands for times until `connect_timestamps`; no constant, whose shape would be known."""
+    return tf.compat.v1.placeholder_with_default(tf.constant([], tf.int64), [None], name="no_timestamps")
 
 
 def _rows_variable(name: str, handle: tf.Tensor, capacity: int, dim: int) -> tf.Variable:

@@ -196,7 +196,7 @@ def _check_timestamps(state: graph_state.GraphState, tables: dict[str, Embedding
         if table in tables:
             raise ValueError(
                 f"table {table!r}: lookup {name!r} has no timestamp, so nothing of the table grows old; let one join "
-                "ASCEND_TIMESTAMP before sparse_lookup or the rewrite, or give the batch a FeatureSpec(is_timestamp=True)"
+                "ASCEND_TIMESTAMP before sparse_lookup or the rewrite, or name one by FeatureSpec(is_timestamp=True)"
             )
 
 

@@ -152,7 +152,9 @@ def _times(
     flat = tf.reshape(tf.cast(time, tf.int64), [-1])
     if isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)):
         if time.shape.rank is None:
-            raise ValueError(f"{owner}: with sparse or ragged ids the rank of the timestamp {time.name!r} must be known")
+            raise ValueError(
+                f"{owner}: with sparse or ragged ids the rank of the timestamp {time.name!r} must be known"
+            )
         rows = ids.indices[:, 0] if isinstance(ids, tf.SparseTensor) else _first_rows(ids)
         flat = tf.gather(flat, rows)
     return ops.key_times(keys.keys, keys.restore, flat, name="timestamps")
