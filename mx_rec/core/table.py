@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
@@ -74,7 +74,7 @@ class EmbeddingTable:
 
     def _query(self, what: str) -> Any:
         """The query op of this table, made once per graph."""
-        make = {
+        make: Callable[..., Any] = {
             "size": ops.table_size,
             "capacity": ops.table_capacity,
             "export": ops.table_export,
@@ -88,7 +88,7 @@ class EmbeddingTable:
         except KeyError:
             with graph.as_default(), tf.compat.v1.name_scope(None), tf.control_dependencies(None):
                 return make(self.handle, name=name)
-        result = {
+        result: Optional[Callable[..., Any]] = {
             "export": ops.table_ops.TableContent,
             "history": ops.table_ops.TableHistory,
             "evict": ops.table_ops.Evicted,

@@ -17,6 +17,7 @@ from mx_rec import ops
 from mx_rec.constants.constants import ATTR_LOOKUP
 from mx_rec.core import graph_state
 from mx_rec.core.admission import may_evict
+from mx_rec.core.table import EmbeddingTable
 from mx_rec.graph.merge_lookup import merge_for_gradients
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.validate import check_string
@@ -65,23 +66,21 @@ class DistinctRowsMixin:
         if table is not None and table.padding_keys:
             positions = ops.trained_positions(table.handle, rows)
             rows, gradients = tf.gather(rows, positions), tf.gather(gradients, positions)
-        slots = {} if table is None else self._slots_of_reused_rows(handle)
-        if not slots:
+        slots = self._initial_slots() if table is not None and self._reuses_rows(handle, table) else {}
+        if table is None or not slots:
             return self._resource_apply_sparse(gradients, handle, rows)  # type: ignore[attr-defined]
-        handles = [self.get_slot(handle, name).handle for name in slots]  # type: ignore[attr-defined]
-        with tf.control_dependencies([ops.reset_slots(table.handle, handles, rows, list(slots.values()))]):
-            # As they are now, not as they were read before.
-            return self._resource_apply_sparse(tf.identity(gradients), handle, tf.identity(rows))  # type: ignore[attr-defined]
+        variables = [self.get_slot(handle, name).handle for name in slots]  # type: ignore[attr-defined]
+        with tf.control_dependencies([ops.reset_slots(table.handle, variables, rows, list(slots.values()))]):
+            return self._resource_apply_sparse(gradients, handle, rows)  # type: ignore[attr-defined]
 
     def _initial_slots(self) -> dict[str, float]:
         """The slots of a row by name, with the value that each begins with."""
         return {}
 
-    def _slots_of_reused_rows(self, variable: Any) -> dict[str, float]:
-        """Slots that may hold what they were for an evicted key, whose row another key has now."""
-        table = graph_state.table_of_variable(variable)
-        is_reused = table is not None and may_evict(graph_state.state_of(variable.graph), table)
-        return self._initial_slots() if is_reused else {}
+    @staticmethod
+    def _reuses_rows(variable: Any, table: EmbeddingTable) -> bool:
+        """Whether slots may hold what they were for an evicted key, whose row another key has now."""
+        return may_evict(graph_state.state_of(variable.graph), table)
 
     def _apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> tf.Operation:
         raise NotImplementedError(_dense_message(var))

@@ -70,7 +70,8 @@ void TableImpl::RenewRows(int64_t keys) {
   } else {
     for (const auto& shard : shards_) {
       std::lock_guard<std::mutex> lock(shard->mutex);
-      renewed += shard->freed.MakeReady(*steps_, wanted / kShards + kMinReadyOfShard, renew);
+      renewed += shard->freed.MakeReady(
+          *steps_, wanted / kShards + kMinReadyOfShard, renew);
       LowerOldestWaiting(shard->freed.OldestEpoch());
     }
   }

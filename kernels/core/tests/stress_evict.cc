@@ -259,8 +259,8 @@ class EvictionStress {
       EXPECT_LE(table_->size(), bound + kTrainers * kBatch);
       EXPECT_LE(stats.candidates, bound + 256 * 17);
     }
-    most_rows_ = std::max(most_rows_, table_->memory().row_bytes /
-                                          (table_->stride() * 4 + 1));
+    most_rows_ = std::max(
+        most_rows_, table_->memory().row_bytes / (table_->stride() * 4 + 1));
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 
