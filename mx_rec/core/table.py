@@ -74,13 +74,14 @@ class EmbeddingTable:
 
     def _query(self, what: str) -> Any:
         """The query op of this table, made once per graph."""
-        make: Callable[..., Any] = {
+        makers: dict[str, Callable[..., Any]] = {
             "size": ops.table_size,
             "capacity": ops.table_capacity,
             "export": ops.table_export,
             "history": ops.table_history,
             "evict": ops.evict,
-        }[what]
+        }
+        make = makers[what]
         graph = self.handle.graph
         name = f"mx_rec/{self.table_name}/{what}"
         try:
@@ -88,9 +89,9 @@ class EmbeddingTable:
         except KeyError:
             with graph.as_default(), tf.compat.v1.name_scope(None), tf.control_dependencies(None):
                 return make(self.handle, name=name)
-        result: Optional[Callable[..., Any]] = {
+        results: dict[str, Callable[..., Any]] = {
             "export": ops.table_ops.TableContent,
             "history": ops.table_ops.TableHistory,
             "evict": ops.table_ops.Evicted,
-        }.get(what)
-        return operation.outputs[0] if result is None else result(*operation.outputs)
+        }
+        return results[what](*operation.outputs) if what in results else operation.outputs[0]

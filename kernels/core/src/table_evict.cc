@@ -19,8 +19,11 @@ constexpr int64_t kRowsPerKey = 32;
 // How far ahead rows are made ready, for the next batches.
 constexpr int64_t kReadyPerKey = 4;
 constexpr int64_t kMinReadyOfShard = 16;
-// From so many rows a sweep learns which ranks are to go.
-constexpr int64_t kSample = 64 << 10;
+// A sweep learns from all rows of a table which ranks are to go, or, where
+// there are more than this, from a sample: each of those rows is read from
+// memory.
+constexpr int64_t kExactRows = 64 << 10;
+constexpr int64_t kSample = 16 << 10;
 // A bounded table is brought down to this part below its bound.
 constexpr int64_t kSlack = 10;
 
@@ -253,9 +256,10 @@ void TableImpl::BeginSweep() {
   const int64_t excess =
       size() - (bound - std::max<int64_t>(1, bound / kSlack));
   const int64_t rows = std::min(rows_->rows_allocated(), rows_->capacity());
-  const int64_t stride = (rows + kSample - 1) / kSample;
+  const int64_t stride =
+      rows <= kExactRows ? 1 : (rows + kSample - 1) / kSample;
   std::vector<Rank> ranks;
-  ranks.reserve(std::min(rows, kSample));
+  ranks.reserve(rows / stride + 1);
   uint64_t jitter = static_cast<uint64_t>(rows);
   for (int64_t block = 0; block < rows; block += stride) {
     // One row of each block, in no pattern.
