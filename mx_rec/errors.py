@@ -22,3 +22,7 @@ class GraphRewriteError(MxRecError):
 
 class GraphFileError(MxRecError):
     """A graph file cannot be read or written."""
+
+
+class CheckpointError(MxRecError):
+    """A checkpoint or one of its files cannot be read or written, or is damaged."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Optional
 
 import tensorflow as tf
+from google.protobuf import wrappers_pb2
 from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.framework import op_def_registry, ops
+from tensorflow.python.training.saving.saveable_object import SaveableObject as SaveableObject
+from tensorflow.python.training.saving.saveable_object import SaveSpec as SaveSpec
 
 
 def registered_op_def(op: str) -> Optional[Any]:
@@ -18,6 +21,35 @@ def registered_op_def(op: str) -> Optional[Any]:
 def collection_proto_type(name: str) -> Optional[Any]:
     """The message class that a collection's members are stored as in a MetaGraphDef, or `None`."""
     return ops.get_collection_proto_type(name)
+
+
+def register_collection_proto(
+    name: str,
+    to_text: Callable[[Any, Optional[str]], Optional[str]],
+    from_text: Callable[[str, Optional[str]], Any],
+) -> bool:
+    """Says how a MetaGraphDef carries the members of a collection: as texts.
+
+    Args:
+        name: of the collection.
+        to_text: from a member and the scope that is exported; None leaves the member out.
+        from_text: from a text and the scope that is imported into.
+
+    Returns:
+        False if somebody has said so before, who then keeps the last word.
+    """
+    if ops.get_to_proto_function(name) is not None:
+        return False
+
+    def to_proto(member: Any, export_scope: Optional[str] = None) -> Optional[Any]:
+        text = to_text(member, export_scope)
+        return None if text is None else wrappers_pb2.StringValue(value=text)
+
+    def from_proto(proto: Any, import_scope: Optional[str] = None) -> Any:
+        return from_text(proto.value, import_scope)
+
+    ops.register_proto_function(name, proto_type=wrappers_pb2.StringValue, to_proto=to_proto, from_proto=from_proto)
+    return True
 
 
 def update_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:

@@ -1,8 +1,11 @@
 #include "c_api.h"
 
+#include <cstring>
 #include <memory>
+#include <string>
 
 #include "mxrec/table.h"
+#include "save_requests.h"
 
 extern "C" int mxrec_table_stats(const char* name, int64_t stats[11]) {
   const std::shared_ptr<mxrec::Table> table =
@@ -39,4 +42,26 @@ extern "C" int mxrec_evict(const char* name, int64_t* evicted) {
 
 extern "C" int mxrec_release_all(void) {
   return mxrec::Registry::Global().ReleaseAll();
+}
+
+extern "C" void mxrec_request_save(const char* prefix, int kind,
+                                   int64_t least_count) {
+  mxrec_ops::SaveRequests::Global().Set(
+      prefix, {static_cast<mxrec::SaveKind>(kind), least_count});
+}
+
+extern "C" void mxrec_end_save(const char* prefix, int complete) {
+  mxrec_ops::SaveRequests::Global().Clear(prefix);
+  if (complete == 0) return;
+  for (const auto& table : mxrec::Registry::Global().Live()) {
+    table->CommitSave(prefix);
+  }
+}
+
+extern "C" int64_t mxrec_last_saved_prefix(char* prefix, int64_t bytes) {
+  const std::string last = mxrec_ops::SaveRequests::Global().LastPrefix();
+  if (static_cast<int64_t>(last.size()) < bytes) {
+    std::memcpy(prefix, last.c_str(), last.size() + 1);
+  }
+  return static_cast<int64_t>(last.size());
 }

@@ -31,6 +31,18 @@ MXREC_EXPORT int mxrec_evict(const char* name, int64_t* evicted);
 // Releases all live tables of the process; how many there were.
 MXREC_EXPORT int mxrec_release_all(void);
 
+// The next save to the checkpoint `prefix` shall be: 0 for itself, 1 the base of
+// deltas, 2 a delta that leaves out keys met fewer than `least_count` times.
+MXREC_EXPORT void mxrec_request_save(const char* prefix, int kind,
+                                     int64_t least_count);
+// Ends what mxrec_request_save has begun; with `complete`, the checkpoint is
+// whole, and deltas may build on it.
+MXREC_EXPORT void mxrec_end_save(const char* prefix, int complete);
+
+// Copies the prefix that a table was last saved to, "" if none was, with its
+// final zero if it is shorter than `bytes`. Returns its length.
+MXREC_EXPORT int64_t mxrec_last_saved_prefix(char* prefix, int64_t bytes);
+
 }  // extern "C"
 
 #endif  // MXREC_OPS_C_API_H_

@@ -1,5 +1,6 @@
 // MxRecOffsets: from addresses to rows of the variable of a fixed-capacity
 // table, which get their initial values on the way.
+#include <algorithm>
 #include <cstring>
 
 #include "op_utils.h"
@@ -54,7 +55,14 @@ class OffsetsOp : public OpKernel {
                    ToTf(table->table().Offsets(InputSpan<int64_t>(addresses),
                                                OutputSpan<int64_t>(offsets),
                                                &all_initialized)));
-    if (all_initialized) return;
+    // A row that has been initialized is in a variable that exists; who reads no
+    // row still reads the variable.
+    const auto values = offsets->flat<int64_t>();
+    const bool reads_rows =
+        values.size() > 0 && std::find(values.data(),
+                                       values.data() + values.size(),
+                                       -1) == values.data() + values.size();
+    if (all_initialized && reads_rows) return;
     OP_REQUIRES_OK(context, Initialize(context, table, *offsets));
   }
 

@@ -30,6 +30,12 @@ inline tensorflow::Status ToTf(const mxrec::Status& status) {
       return tensorflow::errors::FailedPrecondition(status.message());
     case mxrec::Code::kResourceExhausted:
       return tensorflow::errors::ResourceExhausted(status.message());
+    case mxrec::Code::kNotFound:
+      return tensorflow::errors::NotFound(status.message());
+    case mxrec::Code::kPermissionDenied:
+      return tensorflow::errors::PermissionDenied(status.message());
+    case mxrec::Code::kDataLoss:
+      return tensorflow::errors::DataLoss(status.message());
     case mxrec::Code::kInternal:
       break;
   }

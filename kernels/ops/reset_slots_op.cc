@@ -63,7 +63,7 @@ class ResetSlotsOp : public OpKernel {
     const int dim = table->table().options().dim;
     for (int i = 0; i < n; ++i) {
       RowsOfVariable rows;
-      OP_REQUIRES_OK(context, rows.Lock(context, i + 1, table));
+      OP_REQUIRES_OK(context, rows.Lock(context, i + 1, table, initial_[i]));
       for (const int64_t offset : stale) {
         std::fill_n(rows.data() + offset * dim, dim, initial_[i]);
       }

@@ -10,52 +10,68 @@
 
 namespace mxrec_ops {
 
+using VarRef = tensorflow::core::RefCountPtr<tensorflow::Var>;
+
+// Who has read a variable may still hold its buffer.
+inline tensorflow::Status MakeUnshared(tensorflow::OpKernelContext* context,
+                                       tensorflow::Tensor* tensor) {
+  if (tensor->RefCountIsOne()) return tensorflow::Status();
+  tensorflow::Tensor copy;
+  TF_RETURN_IF_ERROR(
+      context->allocate_temp(tensor->dtype(), tensor->shape(), &copy));
+  std::memcpy(copy.flat<float>().data(), tensor->flat<float>().data(),
+              tensor->TotalBytes());
+  *tensor = copy;
+  return tensorflow::Status();
+}
+
+// The variable of resource input `index`, made with rows [capacity, dim] of
+// `initial` if it has no value yet.
+inline tensorflow::Status GetRowsVariable(tensorflow::OpKernelContext* context,
+                                          int index,
+                                          const mxrec::TableOptions& options,
+                                          float initial, VarRef* variable) {
+  const tensorflow::TensorShape shape({options.fixed_capacity, options.dim});
+  TF_RETURN_IF_ERROR(tensorflow::LookupOrCreateResource<tensorflow::Var>(
+      context, tensorflow::HandleFromInput(context, index), variable,
+      [&](tensorflow::Var** created) {
+        tensorflow::Tensor rows;
+        TF_RETURN_IF_ERROR(
+            context->allocate_temp(tensorflow::DT_FLOAT, shape, &rows));
+        rows.flat<float>().setConstant(initial);
+        *created = new tensorflow::Var(tensorflow::DT_FLOAT);
+        *(*created)->tensor() = rows;
+        (*created)->is_initialized = true;
+        return tensorflow::Status();
+      }));
+  tensorflow::mutex_lock lock(*(*variable)->mu());
+  const tensorflow::Tensor& rows = *(*variable)->tensor();
+  if (rows.dtype() == tensorflow::DT_FLOAT && rows.shape() == shape) {
+    return tensorflow::Status();
+  }
+  return tensorflow::errors::FailedPrecondition(
+      "table '", options.name, "': its variables must be float ",
+      shape.DebugString(), ", got ",
+      tensorflow::DataTypeString(rows.dtype()), " ",
+      rows.shape().DebugString());
+}
+
 // The rows of a float variable [fixed_capacity, dim], locked and not shared
 // with who has read it.
 class RowsOfVariable {
  public:
-  // Of resource input `index`.
+  // Of resource input `index`; made with rows of `initial` if it has no value.
   tensorflow::Status Lock(tensorflow::OpKernelContext* context, int index,
-                          const TableRef& table) {
-    const mxrec::TableOptions& options = table->table().options();
-    if (!tensorflow::LookupResource(
-             context, tensorflow::HandleFromInput(context, index), &variable_)
-             .ok()) {
-      return tensorflow::errors::FailedPrecondition(
-          "table '", options.name,
-          "': its variable has no value yet; run global_variables_initializer "
-          "first");
-    }
+                          const TableRef& table, float initial = 0.0f) {
+    TF_RETURN_IF_ERROR(GetRowsVariable(
+        context, index, table->table().options(), initial, &variable_));
     lock_ = std::make_unique<tensorflow::mutex_lock>(*variable_->mu());
-    tensorflow::Tensor* rows = variable_->tensor();
-    if (rows->dtype() != tensorflow::DT_FLOAT || rows->dims() != 2 ||
-        rows->dim_size(0) != options.fixed_capacity ||
-        rows->dim_size(1) != options.dim) {
-      return tensorflow::errors::FailedPrecondition(
-          "table '", options.name, "': its variable must be float [",
-          options.fixed_capacity, ", ", options.dim, "], got ",
-          tensorflow::DataTypeString(rows->dtype()), " ",
-          rows->shape().DebugString(), "; run its initializer first");
-    }
-    return MakeUnshared(context, rows);
+    return MakeUnshared(context, variable_->tensor());
   }
   float* data() const { return variable_->tensor()->flat<float>().data(); }
 
  private:
-  // Who has read the variable may still hold its buffer.
-  static tensorflow::Status MakeUnshared(tensorflow::OpKernelContext* context,
-                                         tensorflow::Tensor* rows) {
-    if (rows->RefCountIsOne()) return tensorflow::Status();
-    tensorflow::Tensor copy;
-    TF_RETURN_IF_ERROR(
-        context->allocate_temp(rows->dtype(), rows->shape(), &copy));
-    std::memcpy(copy.flat<float>().data(), rows->flat<float>().data(),
-                rows->TotalBytes());
-    *rows = copy;
-    return tensorflow::Status();
-  }
-
-  tensorflow::core::RefCountPtr<tensorflow::Var> variable_;
+  VarRef variable_;
   std::unique_ptr<tensorflow::mutex_lock> lock_;  // before the variable goes
 };
 

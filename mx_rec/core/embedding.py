@@ -27,6 +27,7 @@ from mx_rec.core.admission import admission_of_lookup, admits, evicts_by_time, t
 from mx_rec.core.asc.batch import check_ids, component
 from mx_rec.core.asc.feature_spec import FeatureSpec
 from mx_rec.core.initializers import table_seed, to_native
+from mx_rec.core.saveable import add_saveable
 from mx_rec.core.table import EmbeddingTable
 from mx_rec.core.timestamps import times_of_keys
 from mx_rec.tf_compat import outermost_graph, set_string_attr
@@ -177,6 +178,8 @@ def create_table(
     )
     table = EmbeddingTable(name, columns, tf.as_dtype(key_dtype), handle, is_save, variable, frozen, bound)
     state.tables[name] = table
+    if is_save:
+        add_saveable(table)
     return table
 
 
@@ -341,11 +344,15 @@ def _times_to_come() -> tf.Tensor:
 
 
 def _rows_variable(name: str, handle: tf.Tensor, capacity: int, dim: int) -> tf.Variable:
-    """The rows of a table of fixed capacity; not trainable by dense optimizers, but global and so saved."""
+    """The rows of a table of fixed capacity; in no collection of TensorFlow.
+
+    It is not trainable by dense optimizers, gets its value when it is first used, and is saved with the table's keys:
+    a Saver would save it by its capacity, and restore it without them.
+    """
     return tf.compat.v1.Variable(
         lambda: ops.fresh_rows(handle, capacity, dim),
         trainable=False,
-        collections=[tf.compat.v1.GraphKeys.GLOBAL_VARIABLES],
+        collections=[],
         name=name if name[0].isalnum() else f"table{name}",
         dtype=tf.float32,
         shape=[capacity, dim],

@@ -62,6 +62,23 @@ class PipelineFeature:
     spec: Optional[FeatureSpec]
 
 
+@dataclasses.dataclass(frozen=True)
+class TableSlots:
+    """What an optimizer keeps for the rows of a table of fixed capacity.
+
+    Attributes:
+        optimizer: `LazyAdam`, `Adagrad` or `Ftrl`, as tables that grow name theirs.
+        variables: float32 [capacity, dim] each, in the order that such a table has its slots.
+        initial_values: what each slot begins with.
+        steps: int64 scalar variable, the updates so far, if the optimizer counts them.
+    """
+
+    optimizer: str
+    variables: tuple[tf.Variable, ...]
+    initial_values: tuple[float, ...]
+    steps: Optional[tf.Variable] = None
+
+
 @dataclasses.dataclass
 class GraphState:
     """State of one graph.
@@ -77,12 +94,14 @@ class GraphState:
         times: the timestamp of a batch as lookups take it, by the name of the tensor it comes from.
         timeless: the finds of lookups that need a timestamp and have none yet, by lookup.
         updated: tables that an optimizer updates.
+        slots: by table of fixed capacity, of the first optimizer that trains it.
         early_sessions: sessions that existed before mx_rec knew the graph.
         op_types: ops that the rewrite moves even if the lookups that need them stay.
         adopt_orphans: whether the rewrite prepares lookups whose ids come from no batch with one.
         initializers: iterator initializer per side (True: training), set by the rewrite.
         batches: per side, the components of the batches that its lookups read, set by the rewrite.
         replaced: old batch component by name, and what replaced it.
+        started: per iterator that `GraphModifierHook` starts, by the name of its tensor, whether it was started.
     """
 
     epoch: int
@@ -94,12 +113,14 @@ class GraphState:
     times: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
     timeless: dict[str, tf.Operation] = dataclasses.field(default_factory=dict)
     updated: set[str] = dataclasses.field(default_factory=set)
+    slots: dict[str, TableSlots] = dataclasses.field(default_factory=dict)
     early_sessions: tuple[weakref.ref, ...] = ()
     op_types: tuple[str, ...] = ()
     adopt_orphans: bool = False
     initializers: Optional[dict[bool, Optional[tf.Operation]]] = None
     batches: dict[bool, list[tuple[tf.Tensor, ...]]] = dataclasses.field(default_factory=dict)
     replaced: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+    started: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
 
 
 _SESSION_TYPES = (tf.compat.v1.Session, tf.compat.v1.InteractiveSession)

@@ -322,18 +322,50 @@ def apply_lazy_adam_by_address(
     )
 
 
+def apply_adam_by_address(
+    handle: tf.Tensor,
+    addresses: TensorLike,
+    gradients: TensorLike,
+    step_size: TensorLike,
+    beta1: TensorLike = 0.9,
+    beta2: TensorLike = 0.999,
+    epsilon: TensorLike = 1e-8,
+    name: Optional[str] = None,
+) -> tf.Operation:
+    """Adam whose moments decay in all rows and move all rows; shapes and errors as `apply_sgd_by_address`.
+
+    All rows: `m *= beta1`, `v *= beta2`; those of `addresses`: `m += g (1 - beta1)`, `v += g^2 (1 - beta2)`; all rows:
+    `row -= step_size m / (sqrt(v) + epsilon)` (Kingma and Ba, "Adam", 2014, in the form of
+    `tf.compat.v1.train.AdamOptimizer` for sparse gradients). `step_size` of step t is
+    `learning_rate * sqrt(1 - beta2^t) / (1 - beta1^t)`.
+    """
+    return load_library().mx_rec_apply_adam_by_address(
+        handle=handle,
+        addresses=addresses,
+        gradients=gradients,
+        step_size=step_size,
+        beta1=beta1,
+        beta2=beta2,
+        epsilon=epsilon,
+        name=name,
+    )
+
+
 def apply_adagrad_by_address(
     handle: tf.Tensor,
     addresses: TensorLike,
     gradients: TensorLike,
     learning_rate: TensorLike,
     initial_accumulator_value: float = 0.9,
+    epsilon: float = 1e-7,
+    root_epsilon: float = 0.0,
     name: Optional[str] = None,
 ) -> tf.Operation:
     """Adagrad; shapes and errors as `apply_sgd_by_address`.
 
-    `s += g^2`, `row -= learning_rate * g / sqrt(s + 1e-7)`, where s begins at `initial_accumulator_value`
-    in every row of the table (Duchi et al., "Adaptive subgradient methods", 2011, with an epsilon).
+    `s += g^2`, `row -= learning_rate * g / (sqrt(s + epsilon) + root_epsilon)`, where s begins at
+    `initial_accumulator_value` in every row of the table (Duchi et al., "Adaptive subgradient methods", 2011, with
+    an epsilon; `root_epsilon` is that of TensorFlow's SparseApplyAdagradV2).
     """
     return load_library().mx_rec_apply_adagrad_by_address(
         handle=handle,
@@ -341,6 +373,8 @@ def apply_adagrad_by_address(
         gradients=gradients,
         learning_rate=learning_rate,
         initial_accumulator_value=initial_accumulator_value,
+        epsilon=epsilon,
+        root_epsilon=root_epsilon,
         name=name,
     )
 
@@ -389,6 +423,17 @@ def table_capacity(handle: tf.Tensor, name: Optional[str] = None) -> tf.Tensor:
     return load_library().mx_rec_table_capacity(handle=handle, name=name)
 
 
+def table_import(handle: tf.Tensor, keys: TensorLike, rows: TensorLike, name: Optional[str] = None) -> tf.Operation:
+    """Gives `keys` int64 [n] the `rows` float32 [n, d], whatever they had.
+
+    Missing keys are inserted, and counted 0 times; optimizer slots begin anew.
+
+    Raises:
+        tf.errors.InvalidArgumentError: at run time, for rows of another shape.
+    """
+    return load_library().mx_rec_table_import(handle=handle, keys=keys, rows=rows, name=name)
+
+
 def table_export(handle: tf.Tensor, name: Optional[str] = None) -> TableContent:
     """Content of one instant, sorted by key.
 
@@ -397,6 +442,123 @@ def table_export(handle: tf.Tensor, name: Optional[str] = None) -> TableContent:
         counts int64 [n], 0 where the table does not record them.
     """
     return TableContent(*load_library().mx_rec_table_export(handle=handle, name=name))
+
+
+def table_save(
+    handle: tf.Tensor,
+    prefix: TensorLike,
+    variables: Sequence[tf.Tensor] = (),
+    steps: Sequence[tf.Tensor] = (),
+    *,
+    file_number: int,
+    key_dtype: str = "int64",
+    optimizer: str = "",
+    slot_initials: Sequence[float] = (),
+    name: Optional[str] = None,
+) -> tf.Tensor:
+    """Writes the state of one instant of a table to files beside a checkpoint.
+
+    Args:
+        handle: of the table.
+        prefix: string scalar, of the checkpoint.
+        variables: resource handles of rows and slots, float32 [capacity, d] each, of a table of fixed capacity.
+        steps: resource handle of the int64 step count of the slots' optimizer, if there is one.
+        file_number: different for the tables of a checkpoint.
+        key_dtype: `int64` or `int32`.
+        optimizer: whose slots they are.
+        slot_initials: what each slot begins with.
+        name: of the node.
+
+    Returns:
+        A string scalar, which the checkpoint must hold for `table_restore`.
+
+    Raises:
+        tf.errors.OpError: at run time; the message names the file that could not be written.
+    """
+    return load_library().mx_rec_table_save(
+        handle=handle,
+        prefix=prefix,
+        variables=list(variables),
+        steps=list(steps),
+        file_number=file_number,
+        key_dtype=key_dtype,
+        optimizer=optimizer,
+        slot_initials=list(slot_initials),
+        name=name,
+    )
+
+
+def table_restore(
+    handle: tf.Tensor,
+    prefix: TensorLike,
+    manifest: TensorLike,
+    variables: Sequence[tf.Tensor] = (),
+    steps: Sequence[tf.Tensor] = (),
+    *,
+    key_dtype: str = "int64",
+    optimizer: str = "",
+    slot_initials: Sequence[float] = (),
+    with_slots: bool = True,
+    part: int = 0,
+    parts: int = 1,
+    name: Optional[str] = None,
+) -> tf.Operation:
+    """Replaces the content of a table by what `table_save` saved, of a table of any name.
+
+    Args:
+        handle: of the table.
+        prefix: string scalar, of the checkpoint.
+        manifest: string scalar, the result of `table_save`, from the checkpoint.
+        variables: see `table_save`; variables without a value get one.
+        steps: see `table_save`.
+        key_dtype: of the table; the saved one must be equal.
+        optimizer: see `table_save`.
+        slot_initials: see `table_save`.
+        with_slots: else the rows alone are restored, and slots and steps begin anew.
+        part: see `parts`.
+        parts: if above 1, only the keys whose hash belongs to `part` are taken.
+        name: of the node.
+
+    Raises:
+        tf.errors.DataLossError: at run time, if a file is missing or damaged; names it.
+        tf.errors.InvalidArgumentError: the saved table has another dim, key_dtype or optimizer.
+        tf.errors.ResourceExhaustedError: more keys than the capacity. After any error the table is as it was.
+    """
+    return load_library().mx_rec_table_restore(
+        handle=handle,
+        prefix=prefix,
+        manifest=manifest,
+        variables=list(variables),
+        steps=list(steps),
+        key_dtype=key_dtype,
+        optimizer=optimizer,
+        slot_initials=list(slot_initials),
+        with_slots=with_slots,
+        part=part,
+        parts=parts,
+        name=name,
+    )
+
+
+def ready_slots(
+    handle: tf.Tensor,
+    slots: Sequence[tf.Tensor],
+    steps: Sequence[tf.Tensor] = (),
+    slot_initials: Sequence[float] = (),
+    name: Optional[str] = None,
+) -> tf.Operation:
+    """Gives slot variables of a table of fixed capacity their initial values where they have none.
+
+    Args:
+        handle: of the table.
+        slots: resource handles, float32 [capacity, d] each.
+        steps: resource handle of an int64 step count, or none.
+        slot_initials: what each slot begins with.
+        name: of the node.
+    """
+    return load_library().mx_rec_ready_slots(
+        handle=handle, slots=list(slots), steps=list(steps), slot_initials=list(slot_initials), name=name
+    )
 
 
 def key_times(keys: TensorLike, restore: TensorLike, timestamps: TensorLike, name: Optional[str] = None) -> tf.Tensor:

@@ -38,8 +38,10 @@ class AdagradParameters:
 class Adagrad(DistinctRowsMixin, tf.compat.v1.train.AdagradOptimizer):
     """TensorFlow's Adagrad (Duchi et al., 2011; no epsilon) for the rows of the batch."""
 
-    def _initial_slots(self) -> dict[str, float]:
-        return {"accumulator": self._initial_accumulator_value}
+    _initial_accumulator_value: float
+
+    def _table_slot_kind(self) -> tuple[str, tuple[float, ...]]:
+        return "Adagrad", (self._initial_accumulator_value,)
 
 
 @takes(AdagradParameters)

@@ -63,8 +63,8 @@ class Ftrl(DistinctRowsMixin, tf.compat.v1.train.FtrlOptimizer):
     _learning_rate: Any
     _initial_accumulator_value: float
 
-    def _initial_slots(self) -> dict[str, float]:
-        return {"accum": self._initial_accumulator_value, "linear": 0.0}
+    def _table_slot_kind(self) -> tuple[str, tuple[float, ...]]:
+        return "Ftrl", (self._initial_accumulator_value, 0.0)
 
     def _prepare(self) -> None:
         # TensorFlow's own takes no function.

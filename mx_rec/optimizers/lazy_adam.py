@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -49,12 +49,8 @@ class LazyAdamOnVariableParameters(LazyAdamParameters):
         super().__post_init__()
 
 
-class LazyAdam(DistinctRowsMixin, tf.compat.v1.train.Optimizer):
-    """Adam whose moments (slots `momentum` and `velocity`) move only for the rows of the batch.
-
-    The powers of beta1 and beta2 are kept per table and advance once per `apply_gradients`. Formula:
-    `mx_rec.ops.apply_lazy_adam_by_address`.
-    """
+class _Adam(tf.compat.v1.train.Optimizer):
+    """The slots and the update of LazyAdam."""
 
     def __init__(self, parameters: LazyAdamParameters) -> None:
         super().__init__(use_locking=False, name=parameters.name)
@@ -66,11 +62,7 @@ class LazyAdam(DistinctRowsMixin, tf.compat.v1.train.Optimizer):
             self._zeros_slot(variable, "momentum", f"{self._name}/momentum")
             self._zeros_slot(variable, "velocity", f"{self._name}/velocity")
             # TensorFlow keys such variables by name and graph, so the table is part of the name.
-            self._create_non_slot_variable(self._beta1, _power_name(variable, 1), variable)
-            self._create_non_slot_variable(self._beta2, _power_name(variable, 2), variable)
-
-    def _initial_slots(self) -> dict[str, float]:
-        return {"momentum": 0.0, "velocity": 0.0}
+            self._create_non_slot_variable(tf.constant(0, tf.int64), _steps_name(variable), variable)
 
     def _prepare(self) -> None:
         rate = self._learning_rate() if callable(self._learning_rate) else self._learning_rate
@@ -78,27 +70,39 @@ class LazyAdam(DistinctRowsMixin, tf.compat.v1.train.Optimizer):
 
     def _resource_apply_sparse(self, grad: tf.Tensor, handle: Any, indices: tf.Tensor) -> tf.Operation:
         m, v = self.get_slot(handle, "momentum"), self.get_slot(handle, "velocity")
-        power1 = self._get_non_slot_variable(_power_name(handle, 1), handle.graph)
-        power2 = self._get_non_slot_variable(_power_name(handle, 2), handle.graph)
-        step_size = self._rate * tf.sqrt(1.0 - power2) / (1.0 - power1)
+        steps = self._get_non_slot_variable(_steps_name(handle), handle.graph)
+        raw = tf.raw_ops
+        step = tf.cast(raw.ReadVariableOp(resource=steps.handle, dtype=tf.int64) + 1, tf.float64)
+        beta1, beta2 = tf.constant(self._beta1, tf.float64), tf.constant(self._beta2, tf.float64)
+        correction = tf.sqrt(1.0 - tf.pow(beta2, step)) / (1.0 - tf.pow(beta1, step))
+        step_size = tf.cast(tf.cast(self._rate, tf.float64) * correction, tf.float32)
         m_new = self._beta1 * tf.gather(m, indices) + (1.0 - self._beta1) * grad
         v_new = self._beta2 * tf.gather(v, indices) + (1.0 - self._beta2) * tf.square(grad)
-        step = step_size * m_new / (tf.sqrt(v_new) + self._epsilon)
-        raw = tf.raw_ops
+        change = step_size * m_new / (tf.sqrt(v_new) + self._epsilon)
         updates = [
             raw.ResourceScatterUpdate(resource=m.handle, indices=indices, updates=m_new),
             raw.ResourceScatterUpdate(resource=v.handle, indices=indices, updates=v_new),
-            raw.ResourceScatterSub(resource=handle.handle, indices=indices, updates=step),
+            raw.ResourceScatterSub(resource=handle.handle, indices=indices, updates=change),
         ]
         with tf.control_dependencies(updates):
-            return tf.group(
-                power1.assign(power1 * self._beta1, read_value=False),
-                power2.assign(power2 * self._beta2, read_value=False),
-            )
+            return raw.AssignAddVariableOp(resource=steps.handle, value=tf.constant(1, tf.int64))
 
 
-def _power_name(variable: tf.Variable, which: int) -> str:
-    return f"{variable.op.name}/beta{which}_power"
+class LazyAdam(DistinctRowsMixin, _Adam):
+    """Adam whose moments (slots `momentum` and `velocity`) move only for the rows of the batch.
+
+    Updates are counted per table, once per `apply_gradients`. Formula: `mx_rec.ops.apply_lazy_adam_by_address`.
+    """
+
+    def _table_slot_kind(self) -> tuple[str, tuple[float, ...]]:
+        return "LazyAdam", (0.0, 0.0)
+
+    def _table_steps(self, variable: tf.Variable) -> Optional[tf.Variable]:
+        return self._get_non_slot_variable(_steps_name(variable), variable.graph)
+
+
+def _steps_name(variable: tf.Variable) -> str:
+    return f"{variable.op.name}/steps"
 
 
 @takes(LazyAdamOnVariableParameters)

@@ -8,8 +8,8 @@ lookup has made them unique already), and rows of padding keys are left out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Optional
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Optional
 
 import tensorflow as tf
 
@@ -17,10 +17,12 @@ from mx_rec import ops
 from mx_rec.constants.constants import ATTR_LOOKUP
 from mx_rec.core import graph_state
 from mx_rec.core.admission import may_evict
-from mx_rec.core.table import EmbeddingTable
 from mx_rec.graph.merge_lookup import merge_for_gradients
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.validate import check_string
+
+if TYPE_CHECKING:
+    from mx_rec.core.table import EmbeddingTable
 
 _OFFSETS_OP = "MxRecOffsets"
 
@@ -39,8 +41,33 @@ def check_fixed_capacity(name: str) -> None:
 class DistinctRowsMixin:
     """Sums gradients of repeated rows before a sparse update, where rows can repeat; skips padding keys.
 
-    The lookups of each table are merged before gradients are built.
+    The lookups of each table are merged before gradients are built. Slots of a table are saved with it, in the form
+    of a table that grows; so they are in no collection of TensorFlow and get their values when they are first used.
     """
+
+    def _table_slot_kind(self) -> tuple[str, tuple[float, ...]]:
+        """The name of the optimizer in saved tables, and what its slots begin with, in order of their names."""
+        return "", ()
+
+    def _table_steps(self, variable: tf.Variable) -> Optional[tf.Variable]:
+        """The count of updates of a table, if the optimizer keeps one."""
+        return None
+
+    def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
+        optimizer, initial_values = self._table_slot_kind()
+        for variable in var_list:
+            table = graph_state.table_of_variable(variable)
+            slots = graph_state.state_of(variable.graph).slots
+            if not optimizer or table is None or table.table_name in slots:
+                super()._create_slots([variable])  # type: ignore[misc]
+                continue
+            with tf.variable_creator_scope(_in_no_collection):
+                super()._create_slots([variable])  # type: ignore[misc]
+                names = self.get_slot_names()  # type: ignore[attr-defined]
+                made = tuple(self.get_slot(variable, name) for name in names)  # type: ignore[attr-defined]
+            slots[table.table_name] = graph_state.TableSlots(
+                optimizer, made, initial_values, self._table_steps(variable)
+            )
 
     def compute_gradients(
         self, loss: Any, var_list: Optional[Sequence[tf.Variable]] = None, *args: Any, **kwargs: Any
@@ -66,27 +93,41 @@ class DistinctRowsMixin:
         if table is not None and table.padding_keys:
             positions = ops.trained_positions(table.handle, rows)
             rows, gradients = tf.gather(rows, positions), tf.gather(gradients, positions)
-        slots = self._initial_slots() if table is not None and self._reuses_rows(handle, table) else {}
-        if table is None or not slots:
-            return self._resource_apply_sparse(gradients, handle, rows)  # type: ignore[attr-defined]
-        variables = [self.get_slot(handle, name).handle for name in slots]  # type: ignore[attr-defined]
-        with tf.control_dependencies([ops.reset_slots(table.handle, variables, rows, list(slots.values()))]):
+        ready = self._ready_slots(table)
+        with tf.control_dependencies(ready):
+            reset = self._reset_slots(handle, table, rows)
+        with tf.control_dependencies([*ready, *reset]):
             return self._resource_apply_sparse(gradients, handle, rows)  # type: ignore[attr-defined]
 
-    def _initial_slots(self) -> dict[str, float]:
-        """The slots of a row by name, with the value that each begins with."""
-        return {}
+    def _reset_slots(self, variable: Any, table: Optional[EmbeddingTable], rows: tf.Tensor) -> list[tf.Operation]:
+        """What gives their initial values to the slots of rows that were an evicted key's."""
+        initial_values = self._table_slot_kind()[1]
+        if table is None or not initial_values or not may_evict(graph_state.state_of(variable.graph), table):
+            return []
+        names = self.get_slot_names()  # type: ignore[attr-defined]
+        handles = [self.get_slot(variable, name).handle for name in names]  # type: ignore[attr-defined]
+        return [ops.reset_slots(table.handle, handles, rows, initial_values)]
 
-    @staticmethod
-    def _reuses_rows(variable: Any, table: EmbeddingTable) -> bool:
-        """Whether slots may hold what they were for an evicted key, whose row another key has now."""
-        return may_evict(graph_state.state_of(variable.graph), table)
+    def _ready_slots(self, table: Optional[EmbeddingTable]) -> list[tf.Operation]:
+        """What must run before the slots are used."""
+        if table is None:
+            return []
+        slots = graph_state.state_of(table.handle.graph).slots.get(table.table_name)
+        if slots is None:
+            return []
+        steps = [] if slots.steps is None else [slots.steps.handle]
+        handles = [slot.handle for slot in slots.variables]
+        return [ops.ready_slots(table.handle, handles, steps, slots.initial_values)]
 
     def _apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> tf.Operation:
         raise NotImplementedError(_dense_message(var))
 
     def _resource_apply_dense(self, grad: tf.Tensor, handle: Any) -> tf.Operation:
         raise NotImplementedError(_dense_message(handle))
+
+
+def _in_no_collection(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
+    return next_creator(**{**kwargs, "collections": []})
 
 
 def distinct_rows(indices: tf.Tensor, gradients: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -207,6 +207,10 @@ def init(use_mpi: bool = False, **kwargs: Any) -> None:
     from mx_rec.ops.library import load_library
 
     load_library()
+    # Imported late: it needs the ops.
+    from mx_rec.core.saveable import register_saveables
+
+    register_saveables()
     arguments = {name: value for name, value in kwargs.items() if name in known}
     ConfigInitializer._instance = ConfigInitializer(InitConfig(use_mpi=use_mpi, **arguments))
 

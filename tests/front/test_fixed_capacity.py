@@ -11,6 +11,7 @@ from training_harness import FOUR, OPTIMIZERS
 
 from mx_rec import ops
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
+from mx_rec.core import graph_state
 from mx_rec.core.embedding import create_table, sparse_lookup
 from mx_rec.graph import do_merge_lookup, modify_graph_and_start_emb_cache
 from mx_rec.util.initialize import get_initializer, init, terminate_config_initializer
@@ -227,7 +228,7 @@ def test_initial_rows_are_equal_in_both_storage_modes(initializer):
 def test_the_variable_is_global_and_not_trainable():
     table = _table(capacity=30)
     assert table.variable.shape.as_list() == [30, DIM]
-    assert table.variable in tf1.global_variables()
+    assert table.variable not in tf1.global_variables()  # it is saved with the table's keys, not by its capacity
     assert tf1.trainable_variables() == []
     assert get_dense_and_sparse_variable() == ([], [table.variable])
 
@@ -241,13 +242,13 @@ def test_capacity(sizes, capacity):
     assert table.variable.shape.as_list() == [capacity, DIM]
 
 
-def test_running_the_initializer_again_starts_rows_anew():
+def test_running_the_initializers_of_rows_and_slots_starts_them_anew():
     table = _table()
     result = sparse_lookup(table, tf.range(10, dtype=tf.int64))
     step = OPTIMIZERS["lazy_adam"].on_variable(0.5).minimize(tf.reduce_sum(result), var_list=[table.variable])
-    initializer = tf1.global_variables_initializer()
+    slots = graph_state.state_of(table.handle.graph).slots["user"]
+    initializer = tf.group(*(each.initializer for each in (table.variable, *slots.variables, slots.steps)))
     with tf1.Session() as session:
-        session.run(initializer)
         first = session.run(result)
         losses = [session.run([result, step])[0] for _ in range(3)]
         assert not np.array_equal(session.run(result), first)
@@ -258,17 +259,24 @@ def test_running_the_initializer_again_starts_rows_anew():
         assert table.size(session) == 10
 
 
-def test_a_lookup_before_the_initializer_says_what_to_run():
-    result = sparse_lookup(_table(), tf.constant([1], tf.int64))
-    with (
-        tf1.Session() as session,
-        pytest.raises(tf.errors.FailedPreconditionError, match="'user'.*run global_variables_initializer"),
-    ):
-        session.run(result)
+def test_global_variables_initializer_leaves_tables_alone():
+    """As it does with tables that grow; nor do lookups and updates wait for it."""
+    table = _table()
+    result = sparse_lookup(table, tf.range(10, dtype=tf.int64))
+    missing = sparse_lookup(table, tf.constant([77], tf.int64), is_train=False)
+    step = OPTIMIZERS["adagrad"].on_variable(0.5).minimize(tf.reduce_sum(result), var_list=[table.variable])
+    with tf1.Session() as session:
+        np.testing.assert_array_equal(session.run(missing), np.zeros([1, DIM]))
+        first = session.run(result)
+        session.run(step)
+        trained = session.run(result)
+        assert not np.array_equal(trained, first)
+        session.run(tf1.global_variables_initializer())
+        np.testing.assert_array_equal(session.run(result), trained)
 
 
 def test_saver_keeps_the_rows(tmp_path):
-    """Rows are an ordinary variable for TensorFlow's own checkpoints."""
+    """They are saved with the table's keys; see tests/checkpoint for the rest."""
     table = _table(capacity=10)
     result = sparse_lookup(table, tf.range(4, dtype=tf.int64))
     step = OPTIMIZERS["adagrad"].on_variable(0.5).minimize(tf.reduce_sum(result), var_list=[table.variable])

@@ -42,6 +42,18 @@ void Unmap(void* area, int64_t bytes) {
   if (area != nullptr) munmap(area, static_cast<size_t>(bytes));
 }
 
+// Makes an area resident. A system that cannot does so when it is used.
+void Touch(void* start, int64_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  const uintptr_t from = reinterpret_cast<uintptr_t>(start) & ~uintptr_t{4095};
+  const uintptr_t to = reinterpret_cast<uintptr_t>(start) + bytes;
+  madvise(reinterpret_cast<void*>(from), to - from, MADV_POPULATE_WRITE);
+#else
+  static_cast<void>(start);
+  static_cast<void>(bytes);
+#endif
+}
+
 int SlabShift(int dim) {
   const int64_t row_bytes = dim * static_cast<int64_t>(sizeof(float));
   int shift = kMinSlabShift;
@@ -176,6 +188,36 @@ Status RowStore::AddSlab(int64_t rows_needed) {
   return Status::Ok();
 }
 
+void RowStore::TouchAhead(int64_t count) {
+  // Small pages cost little.
+  if (stride_ == 0 || DataBytes(stride_) < kHugePage) return;
+  const int64_t page_rows = std::max<int64_t>(
+      kHugePage / (stride_ * static_cast<int64_t>(sizeof(float))), 1);
+  // Shards take rows in runs, so that a call of few keys may take many. Never
+  // more than there are, so that a small table stays small.
+  const int64_t most = std::max(count, slab_rows());
+  const auto wanted = [&] {
+    const int64_t next = next_.load(std::memory_order_relaxed);
+    return std::min(next + std::min(most, next), max_rows_);
+  };
+  if (touched_.load(std::memory_order_relaxed) >= wanted()) return;
+  const std::unique_lock<std::mutex> lock(touch_mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return;
+  int64_t row = std::max({touched_.load(std::memory_order_relaxed),
+                          next_.load(std::memory_order_relaxed), slab_rows()});
+  while (row < wanted()) {
+    if (row >= capacity() && !AddSlab(row + 1).ok()) return;
+    const Slab& slab = SlabOf(static_cast<RowIndex>(row));
+    const int64_t at = row & slab_mask_;
+    const int64_t rows = std::min(page_rows, slab_rows() - at);
+    if (at == 0) Touch(slab.bits, MetaBytes());
+    Touch(slab.data + at * stride_,
+          rows * stride_ * static_cast<int64_t>(sizeof(float)));
+    row += rows;
+    touched_.store(row, std::memory_order_relaxed);
+  }
+}
+
 Status RowStore::AddSlots(const std::vector<float>& initial_values) {
   const int new_stride =
       stride_ + dim_ * static_cast<int>(initial_values.size());
@@ -208,6 +250,7 @@ Status RowStore::AddSlots(const std::vector<float>& initial_values) {
     slabs_[i].data = widened[i];
   }
   stride_ = new_stride;
+  touched_.store(used, std::memory_order_relaxed);
   return Status::Ok();
 }
 

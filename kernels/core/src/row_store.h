@@ -99,6 +99,11 @@ class RowAccess {
     Word(kMark, row)->store(0, std::memory_order_relaxed);
   }
 
+  // Whether the 64 rows from `first` on, a multiple of 64, are visible.
+  uint64_t VisibleWord(RowIndex first) const {
+    return Word(kVisible, first)->load(std::memory_order_acquire);
+  }
+
  protected:
   // Each is an array of its own, a bit for a row, so that what a lookup reads
   // stays in cache and what a table does not use is never resident.
@@ -158,6 +163,11 @@ class RowStore : public RowAccess {
   // Hands out `count` consecutive row indices, not visible, content undefined.
   Status Allocate(uint32_t count, RowIndex* first);
 
+  // Makes the memory of the next `count` rows resident, as far as the system
+  // can. The first touch of a huge page may take milliseconds, so that is for
+  // a caller whom nobody waits for.
+  void TouchAhead(int64_t count);
+
   // Widens every row by `initial_values.size()` slots of dim floats each.
   Status AddSlots(const std::vector<float>& initial_values);
 
@@ -202,7 +212,9 @@ class RowStore : public RowAccess {
   int64_t max_slabs_ = 0;
   std::atomic<uint32_t> slabs_ready_{0};
   std::atomic<int64_t> next_{0};
-  std::mutex grow_mutex_;  // guards what follows
+  std::atomic<int64_t> touched_{0};  // rows whose memory is resident
+  std::mutex touch_mutex_;  // held by the one who touches; taken before:
+  std::mutex grow_mutex_;   // guards what follows
   struct Area {
     void* start;
     int64_t bytes;

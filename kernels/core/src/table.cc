@@ -12,16 +12,14 @@ namespace {
 
 constexpr int kMaxDim = 8192;
 
-// Different for every table of the process, and, but for a chance of one in a
-// million, from those of an earlier process whose addresses were kept.
+}  // namespace
+
 uint32_t NewNonce() {
   static std::atomic<uint32_t> next{std::random_device{}()};
   uint32_t nonce = 0;
   while (nonce == 0) nonce = next.fetch_add(1) & kMaxNonce;
   return nonce;
 }
-
-}  // namespace
 
 TableImpl::TableImpl(TableOptions options)
     : options_(std::move(options)),

@@ -45,6 +45,7 @@ Status TableImpl::CheckOccurrences(const Occurrences& seen,
 
 TableImpl::Seen TableImpl::Observe(const Occurrences& seen) {
   Seen result;
+  result.trains = true;
   result.counts = seen.counts;
   result.coefficient = seen.coefficient;
   result.adds_counts =
@@ -72,6 +73,7 @@ TableImpl::Seen TableImpl::Observe(const Occurrences& seen) {
 bool TableImpl::Admit(const InFlight& ahead, const KeyAt& key, const Seen& seen,
                       RowIndex* row, int64_t* became_visible, Status* status) {
   Shard* const shard = ahead.shard;
+  BeforeCandidatesChange(shard);
   const int64_t added = seen.CountAt(key.position);
   const int64_t threshold = access_threshold_.load(std::memory_order_relaxed);
   const auto& shared = options_.admission.shared_counts;
@@ -89,6 +91,7 @@ bool TableImpl::Admit(const InFlight& ahead, const KeyAt& key, const Seen& seen,
     if (candidate != nullptr) {
       candidate->count = own;
       candidate->time = time;
+      CandidateChanged(shard, key.key);
     }
     ThreadPending().push_back(&key);
     return false;
@@ -98,6 +101,7 @@ bool TableImpl::Admit(const InFlight& ahead, const KeyAt& key, const Seen& seen,
     candidate = shard->candidates.FindOrAdd(ahead.hash, key.key);
     candidate->count = own;
     candidate->time = time;
+    CandidateChanged(shard, key.key);
     ThreadPending().clear();
     return false;
   }
@@ -106,6 +110,10 @@ bool TableImpl::Admit(const InFlight& ahead, const KeyAt& key, const Seen& seen,
     rows_->TimeOf(*row)->store(time, std::memory_order_relaxed);
   }
   rows_->MakeVisible(*row);
+  if (tracker_ != nullptr) {
+    tracker_->Changed(*row);
+    tracker_->Met(*row, seen.counts.empty() ? 1 : seen.counts[key.position]);
+  }
   ++*became_visible;
   if (candidate != nullptr) shard->candidates.Erase(candidate);
   return true;
@@ -153,6 +161,7 @@ void TableImpl::BoundCandidates(Shard* shard) {
         const Rank rank = rank_of(entry);
         if (!(rank < cutoff) && !(rank == cutoff && left-- > 0)) return false;
         Uncount(entry.key, entry.count);
+        CandidateChanged(shard, entry.key);
         return true;
       });
   evicted_candidates_.fetch_add(erased, std::memory_order_relaxed);
@@ -258,6 +267,7 @@ Status TableImpl::RestoreCandidates(const CandidateChunk& candidates) {
   SharedLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
   SharedLock inserts(inserts_lock_);
+  const SharedLock rows_for_snapshot = HoldRowsForSnapshot();
   for (int64_t i = 0; i < n; ++i) {
     const Key key = candidates.keys[i];
     const uint64_t hash = HashKey(key);
@@ -268,6 +278,8 @@ Status TableImpl::RestoreCandidates(const CandidateChunk& candidates) {
         shard->index.Find(hash, key, *rows_, &row)) {
       continue;
     }
+    BeforeCandidatesChange(shard);
+    CandidateChanged(shard, key);
     Candidates::Entry* const entry = shard->candidates.FindOrAdd(hash, key);
     entry->count = SaturatingAdd(entry->count, candidates.counts[i]);
     entry->time = std::max(entry->time, candidates.times[i]);

@@ -135,6 +135,8 @@ int64_t TableImpl::EraseVictims(std::vector<Victim>* victims,
       const Victim victim = (*victims)[i];
       if (i + 8 < last) shard->index.PrefetchBucket((*victims)[i + 8].hash);
       if (!goes(victim.row)) continue;
+      if (snapshot_ != nullptr) snapshot_->KeepBeforeChange(rows, victim.row);
+      if (tracker_ != nullptr) tracker_->Evicted(victim.row);
       shard->index.Erase(victim.hash, victim.row);
       rows.MoveToLimbo(victim.row);
       if (options_.admission.shared_counts != nullptr) {
@@ -185,6 +187,7 @@ Status TableImpl::Evict(int64_t threshold, Evicted* evicted) {
                                       "a lookup of it an eviction_threshold");
   }
   std::lock_guard<std::mutex> one_at_a_time(evict_mutex_);
+  if (times_unknown_.exchange(false)) SetUnknownTimes();
   const int64_t cutoff =
       newest_time_.load(std::memory_order_relaxed) - threshold;
   const auto is_old = [this, cutoff](RowIndex row) {
@@ -195,6 +198,7 @@ Status TableImpl::Evict(int64_t threshold, Evicted* evicted) {
     SharedLock layout(layout_lock_);
     if (rows_ == nullptr) return ReleasedError();
     SharedLock inserts(inserts_lock_);
+    const SharedLock rows_for_snapshot = HoldRowsForSnapshot();
     const int64_t rows = std::min(rows_->rows_allocated(), rows_->capacity());
     if (begin >= rows) break;
     CollectVictims(begin, std::min(rows, begin + kRowsPerSlice), is_old,
@@ -208,6 +212,7 @@ Status TableImpl::Evict(int64_t threshold, Evicted* evicted) {
       SharedLock inserts(inserts_lock_);
       Shard* const shard = shards_[s].get();
       std::lock_guard<std::mutex> lock(shard->mutex);
+      BeforeCandidatesChange(shard);
       Candidates& candidates = shard->candidates;
       if (candidates.slots() != slots) begin = 0;  // they have moved
       slots = candidates.slots();
@@ -216,16 +221,35 @@ Status TableImpl::Evict(int64_t threshold, Evicted* evicted) {
         break;
       }
       evicted->candidates +=
-          candidates.EraseIf(begin, std::min(slots, begin + kSlotsPerSlice),
-                             [this, cutoff](const Candidates::Entry& entry) {
-                               if (entry.time > cutoff) return false;
-                               Uncount(entry.key, entry.count);
-                               return true;
-                             });
+          candidates.EraseIf(
+              begin, std::min(slots, begin + kSlotsPerSlice),
+              [this, cutoff, shard](const Candidates::Entry& entry) {
+                if (entry.time > cutoff) return false;
+                Uncount(entry.key, entry.count);
+                CandidateChanged(shard, entry.key);
+                return true;
+              });
     }
   }
   evicted_candidates_.fetch_add(evicted->candidates, std::memory_order_relaxed);
   return Status::Ok();
+}
+
+// Keys of files without times age from the first eviction on.
+void TableImpl::SetUnknownTimes() {
+  SharedLock layout(layout_lock_);
+  if (rows_ == nullptr) return;
+  SharedLock inserts(inserts_lock_);
+  const int64_t newest = newest_time_.load(std::memory_order_relaxed);
+  const int64_t rows = std::min(rows_->rows_allocated(), rows_->capacity());
+  for (int64_t r = 0; r < rows; ++r) {
+    const RowIndex row = static_cast<RowIndex>(r);
+    int64_t none = 0;
+    if (rows_->IsVisible(row)) {
+      rows_->TimeOf(row)->compare_exchange_strong(none, newest,
+                                                  std::memory_order_relaxed);
+    }
+  }
 }
 
 TableImpl::Rank TableImpl::RankOf(RowIndex row) const {

@@ -1,8 +1,8 @@
 // The table behind the interface of mxrec/table.h. Its methods are divided by
 // subject: keys and addresses (table_keys.cc), reading rows (table_read.cc),
 // updates (table_update.cc), rows kept elsewhere (table_fixed.cc), admission
-// (table_admission.cc), eviction (table_evict.cc), and the table as a whole
-// (table.cc).
+// (table_admission.cc), eviction (table_evict.cc), files (table_snapshot.cc,
+// table_restore.cc), and the table as a whole (table.cc).
 #ifndef MXREC_SRC_TABLE_IMPL_H_
 #define MXREC_SRC_TABLE_IMPL_H_
 
@@ -17,13 +17,17 @@
 #include <vector>
 
 #include "candidates.h"
+#include "change_tracker.h"
 #include "freed_rows.h"
 #include "key_sorter.h"
+#include "mxrec/checkpoint.h"
+#include "mxrec/saving.h"
 #include "mxrec/shared_counts.h"
 #include "mxrec/table.h"
 #include "row_store.h"
 #include "rw_lock.h"
 #include "shard_index.h"
+#include "snapshot.h"
 #include "step_clock.h"
 
 namespace mxrec {
@@ -35,6 +39,10 @@ using UniqueLock = std::unique_lock<RwLock>;
 // costs in cycles, for the thread pool.
 constexpr int64_t kVisibleAhead = 16;
 constexpr int64_t kValidateCost = 15;
+
+// Of a table's addresses; different for every table of the process and, but for
+// a chance of one in a million, from those of an earlier process.
+uint32_t NewNonce();
 
 class TableImpl final : public Table {
  public:
@@ -58,11 +66,15 @@ class TableImpl final : public Table {
   Status ApplyLazyAdam(Span<const Address> addresses, const float* gradients,
                        const LazyAdamParams& params,
                        const Parallel& parallel) override;
+  Status ApplyAdam(Span<const Address> addresses, const float* gradients,
+                   const AdamParams& params, const Parallel& parallel) override;
   Status ApplyAdagrad(Span<const Address> addresses, const float* gradients,
                       const AdagradParams& params,
                       const Parallel& parallel) override;
   Status ApplyFtrl(Span<const Address> addresses, const float* gradients,
                    const FtrlParams& params, const Parallel& parallel) override;
+  Status Import(Span<const Key> keys, const float* rows,
+                const Parallel& parallel) override;
   Status Export(
       int64_t chunk_rows,
       const std::function<Status(const ExportChunk&)>& visit) const override;
@@ -107,6 +119,9 @@ class TableImpl final : public Table {
     return update_count_.load(std::memory_order_relaxed);
   }
   MemoryUsage memory() const override;
+  Status Save(const SaveRequest& request, SavedTable* saved) override;
+  void CommitSave(const std::string& prefix) override;
+  Status Restore(const RestoreRequest& request, RestoreReport* report) override;
   void Release() override;
   // Without a lock: the registry asks while a release may be waiting.
   bool released() const override {
@@ -124,12 +139,18 @@ class TableImpl final : public Table {
     int64_t reserved = 0;  // keys of the index whose rows are not visible
     FreedRows freed;       // of evicted keys of the shard, if the table grows
     Candidates candidates;
+    bool candidates_pending = false;  // of a snapshot
+    // Candidates that have changed or gone since a save of changes, and since
+    // the one before if that is not known to be complete.
+    std::unordered_set<Key> changed;
+    std::unordered_set<Key> changed_saving;
   };
 
   // What a training lookup tells of its keys, as the table uses it.
   struct Seen {
     Span<const int32_t> counts;
     int64_t coefficient = 1;
+    bool trains = false;
     bool adds_counts = false;
     bool adds_times = false;
     Span<const int64_t> times;  // one per key, or empty: then `time`
@@ -206,6 +227,7 @@ class TableImpl final : public Table {
   void Touch(RowIndex row, const RowAccess& rows, const Seen& seen,
              int64_t position) const;
   Status AllocateRow(Shard* shard, RowIndex* row);
+  void MakeReadyForMore(int64_t rows_before);
   bool TakeFreedRow(Shard* shard, RowIndex* row);
   // Makes rows of evicted keys ready for a batch of so many keys. For the
   // holder of shared locks of layout and inserts.
@@ -248,6 +270,7 @@ class TableImpl final : public Table {
   // Evicts those that `goes(row)` still holds for. Returns how many.
   template <typename Goes>
   int64_t EraseVictims(std::vector<Victim>* victims, const Goes& goes);
+  void SetUnknownTimes();
   Rank RankOf(RowIndex row) const;
   // Does a part of what brings the table below its bound, if it is above.
   void MakeRoom(int64_t keys_of_batch);
@@ -271,17 +294,71 @@ class TableImpl final : public Table {
   Status ResolveForUpdate(Span<const Address> addresses,
                           const Parallel& parallel, float** rows,
                           bool* repeated) const;
+  // What an update does to all rows, under the same lock.
+  struct WholeTable {
+    std::function<void()> before;
+    std::function<void()> after;
+  };
   Status Apply(Span<const Address> addresses, const float* gradients,
                const SlotLayout& slots, const Parallel& parallel,
                int64_t cost_per_row,
                const std::function<void(float* const*, const float*, int64_t,
-                                        int64_t)>& update);
+                                        int64_t)>& update,
+               const WholeTable& whole = {});
+  // Calls update(rows, n) for the visible rows that updates may change, in
+  // blocks. For the holder of the exclusive rows lock.
+  void ForTrainedRows(
+      const Parallel& parallel, int64_t cost_per_row,
+      const std::function<void(float* const*, int64_t)>& update) const;
+  void KeepForSnapshot(Span<const Address> addresses);
+  // For the holder of the exclusive rows lock: who needs the rows of before, or
+  // which have changed, is served.
+  void BeforeChange(Span<const Address> addresses);
+  void BeforeAllChange();
+  // Before keys come, go or count: whoever then changes a row that a snapshot
+  // still needs may copy it. For the holder of a lock of inserts.
+  SharedLock HoldRowsForSnapshot() {
+    SharedLock rows(rows_lock_, std::defer_lock);
+    if (snapshot_ != nullptr) rows.lock();
+    return rows;
+  }
+  // For the holder of the shard's mutex, before it changes the candidates or
+  // one of them.
+  void BeforeCandidatesChange(Shard* shard) {
+    if (shard->candidates_pending) KeepCandidates(shard);
+  }
+  void CandidateChanged(Shard* shard, Key key) {
+    if (tracker_ != nullptr) shard->changed.insert(key);
+  }
+  void KeepCandidates(Shard* shard);
   Status EnsureSlots(const SlotLayout& slots);
+
+  class Filler;
+  Manifest NewManifest(const SaveRequest& request) const;
+  Status SavingError(const char* what, const std::string& prefix) const;
+  void SetSavingPath(const std::string& path);
+  Status Stream(const SaveRequest& request, SaveKind kind,
+                TableFileWriter* writer, Manifest* manifest,
+                bool* layout_changed);
+  void BeginTracking(const SaveRequest& request, int64_t rows);
+  Status WriteEvicted(const std::vector<Key>& evicted, const Manifest& manifest,
+                      TableFileWriter* writer) const;
+  void MarkPending(const SaveRequest& request, SaveKind kind,
+                   Snapshot* snapshot);
+  Status CopyPending(const SaveRequest& request, Snapshot* snapshot,
+                     int64_t* row, BlockBuffer* buffer);
+  Status CopyCandidates();
+  void UncountAll();
+  void RestoreAdmission(const Manifest& manifest, bool has_times,
+                        RestoreReport* report);
+  Status CheckSaved(const RestoreRequest& request,
+                    const Manifest& manifest) const;
+  Status ResetContent(const SlotLayout& slots);
 
   const TableOptions options_;
   const Initializer initializer_;
   const std::unordered_set<Key> padding_keys_;
-  const uint32_t nonce_;
+  uint32_t nonce_;  // guarded by layout_lock_
 
   // Order of acquisition: layout, inserts, rows, shards from first to last,
   // then those of freed rows, of erased keys and of steps. The mutex of
@@ -297,10 +374,24 @@ class TableImpl final : public Table {
   std::atomic<int64_t> update_count_{0};
   int64_t slot_steps_ = 0;  // guarded by rows_lock_
 
+  std::mutex saving_mutex_;  // before the locks above: one save or restore
+  mutable std::mutex saving_path_mutex_;
+  std::string saving_path_;  // guarded by saving_path_mutex_
+  // Of the save under way, else null. Set and cleared under the exclusive
+  // inserts and rows locks.
+  Snapshot* snapshot_ = nullptr;
+  bool snapshot_is_delta_ = false;
+  // From the first save that deltas may build on. Set under the same locks.
+  std::unique_ptr<ChangeTracker> tracker_;
+  // What the next delta builds on, and what the one after the save that is not
+  // known to be complete will. Guarded by saving_mutex_.
+  SavedChain chain_;
+  SavedChain next_chain_;
   const std::shared_ptr<StepClock> steps_ = std::make_shared<StepClock>();
   std::atomic<int64_t> access_threshold_;
   std::atomic<bool> is_frozen_;
   std::atomic<int64_t> newest_time_{0};
+  std::atomic<bool> times_unknown_{false};  // restored from files without them
   std::mutex evict_mutex_;  // one eviction at a time; guards sweep_
   Sweep sweep_;
   std::mutex freed_mutex_;

@@ -27,6 +27,8 @@ constexpr int64_t kMinRun = 16;
 constexpr int64_t kMaxRun = 256;
 constexpr int64_t kMinRunBytes = 4 << 10;
 constexpr int64_t kMaxRunBytes = 64 << 10;
+// Memory of rows that is made resident before they are taken.
+constexpr int64_t kMaxReadyBytes = 16 << 20;
 
 KeySorter& ThreadSorter() {
   thread_local KeySorter sorter;
@@ -84,7 +86,10 @@ int64_t TableImpl::UseHints(Span<const Key> keys, Span<const Address> hints,
         rows.PrefetchVisible(RowOf(ahead));
       }
     }
-    if (HintHolds(hints[i], keys[i], rows, capacity)) {
+    // A row that must be copied first is left to the holder of its shard.
+    const bool is_kept = seen.trains && snapshot_ != nullptr &&
+                         snapshot_->IsPending(RowOf(hints[i]));
+    if (!is_kept && HintHolds(hints[i], keys[i], rows, capacity)) {
       addresses[i] = hints[i];
       Touch(RowOf(hints[i]), rows, seen, i);
     } else {
@@ -97,6 +102,12 @@ int64_t TableImpl::UseHints(Span<const Key> keys, Span<const Address> hints,
 // Atomic, since a hint leads here without the shard's mutex.
 void TableImpl::Touch(RowIndex row, const RowAccess& rows, const Seen& seen,
                       int64_t position) const {
+  if (seen.trains && tracker_ != nullptr) {
+    if (is_fixed() || seen.adds_counts || seen.adds_times) {
+      tracker_->Changed(row);
+    }
+    tracker_->Met(row, seen.counts.empty() ? 1 : seen.counts[position]);
+  }
   if (seen.adds_counts) {
     const int64_t added = seen.CountAt(position);
     std::atomic<int64_t>* const count = rows.CountOf(row);
@@ -226,6 +237,10 @@ bool TableImpl::ProcessKey(const InFlight& ahead, const KeyAt& key,
   bool found = (ahead.likely_row >= 0 && *rows.KeyOf(row) == key.key) ||
                ahead.shard->index.Find(ahead.hash, key.key, rows, &row);
   Shard* const shard = ahead.shard;
+  if (found && seen.trains && snapshot_ != nullptr &&
+      snapshot_->has_counts_or_times()) {
+    snapshot_->KeepBeforeChange(rows, row);
+  }
   if (missing == Missing::kAdmit) {
     if (found) {
       Touch(row, rows, seen, key.position);
@@ -248,6 +263,7 @@ bool TableImpl::ProcessKey(const InFlight& ahead, const KeyAt& key,
       rows.MakeVisible(row);
       --shard->reserved;
       ++*became_visible;
+      if (tracker_ != nullptr) tracker_->Changed(row);
     }
     Touch(row, rows, seen, key.position);
   } else if (missing == Missing::kLeave) {
@@ -320,15 +336,29 @@ Status TableImpl::FindOrAdmit(Span<const Key> keys, Span<const Address> hints,
   if (!status.ok()) return status;
   SharedLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
-  SharedLock inserts(inserts_lock_);
-  RenewRows(keys.size());
-  const StepClock::Hold step(StepsToWaitFor());
-  status =
-      Process(keys, hints,
-              options_.admission.admits() ? Missing::kAdmit : Missing::kInsert,
-              Observe(seen), addresses, parallel);
-  if (options_.admission.max_keys > 0) MakeRoom(keys.size());
+  const int64_t rows_before = rows_->rows_allocated();
+  {
+    SharedLock inserts(inserts_lock_);
+    RenewRows(keys.size());
+    const SharedLock rows_for_snapshot = HoldRowsForSnapshot();
+    const StepClock::Hold step(StepsToWaitFor());
+    status = Process(
+        keys, hints,
+        options_.admission.admits() ? Missing::kAdmit : Missing::kInsert,
+        Observe(seen), addresses, parallel);
+    if (options_.admission.max_keys > 0) MakeRoom(keys.size());
+  }
+  MakeReadyForMore(rows_before);
   return status;
+}
+
+// Who took rows will take more. What waits for them to be resident holds no
+// lock of a shard, where lookups would wait too.
+void TableImpl::MakeReadyForMore(int64_t rows_before) {
+  const int64_t taken = rows_->rows_allocated() - rows_before;
+  const int64_t row_bytes = std::max<int64_t>(
+      rows_->stride() * static_cast<int64_t>(sizeof(float)), 1);
+  if (taken > 0) rows_->TouchAhead(std::min(taken, kMaxReadyBytes / row_bytes));
 }
 
 Status TableImpl::Find(Span<const Key> keys, Span<const Address> hints,
@@ -346,7 +376,7 @@ Status TableImpl::Find(Span<const Key> keys, Span<const Address> hints,
 
 Status TableImpl::LookAhead(Span<const Key> keys, bool reserve,
                             Span<Address> hints, const Parallel& parallel) {
-  const Status status = CheckSpans(keys, {}, {}, hints);
+  Status status = CheckSpans(keys, {}, {}, hints);
   if (!status.ok()) return status;
   SharedLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
@@ -355,8 +385,11 @@ Status TableImpl::LookAhead(Span<const Key> keys, bool reserve,
   const bool may_reserve = reserve && !is_fixed() &&
                            !options_.admission.admits() &&
                            options_.admission.max_keys == 0;
-  return Process(keys, {}, may_reserve ? Missing::kReserve : Missing::kLeave,
-                 {}, hints, parallel);
+  const int64_t rows_before = rows_->rows_allocated();
+  status = Process(keys, {}, may_reserve ? Missing::kReserve : Missing::kLeave,
+                   {}, hints, parallel);
+  MakeReadyForMore(rows_before);
+  return status;
 }
 
 }  // namespace mxrec

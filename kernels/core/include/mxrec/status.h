@@ -13,6 +13,9 @@ enum class Code {
   kFailedPrecondition,
   kResourceExhausted,
   kInternal,
+  kNotFound,
+  kPermissionDenied,
+  kDataLoss,
 };
 
 class [[nodiscard]] Status {
@@ -33,6 +36,15 @@ class [[nodiscard]] Status {
   }
   static Status Internal(std::string m) {
     return Status(Code::kInternal, std::move(m));
+  }
+  static Status NotFound(std::string m) {
+    return Status(Code::kNotFound, std::move(m));
+  }
+  static Status PermissionDenied(std::string m) {
+    return Status(Code::kPermissionDenied, std::move(m));
+  }
+  static Status DataLoss(std::string m) {
+    return Status(Code::kDataLoss, std::move(m));
   }
 
   bool ok() const { return code_ == Code::kOk; }

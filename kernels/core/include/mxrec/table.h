@@ -51,9 +51,21 @@ struct LazyAdamParams {
   float epsilon = 1e-8f;
 };
 
+// Adam that decays the moments of every row at each step and moves every row by
+// them, as TensorFlow's Adam does with sparse gradients. The caller works out
+// the step size from the number of steps.
+struct AdamParams {
+  float step_size = 0;
+  float beta1 = 0.9f;
+  float beta2 = 0.999f;
+  float epsilon = 1e-8f;
+};
+
 struct AdagradParams {
   float learning_rate = 0.001f;
   float initial_accumulator_value = 0.9f;
+  float epsilon = 1e-7f;      // added under the root
+  float root_epsilon = 0.0f;  // added to the root
 };
 
 struct FtrlParams {
@@ -77,6 +89,11 @@ struct ExportChunk {
   Span<const int64_t> counts;  // empty where they are not recorded
   Span<const int64_t> times;   // the same
 };
+
+struct RestoreReport;  // mxrec/saving.h
+struct RestoreRequest;
+struct SaveRequest;
+struct SavedTable;
 
 // Thread safety: all methods may be called from any thread at any time, the
 // destructor excepted. Who may invalidate an address: Evict-like operations
@@ -142,6 +159,10 @@ class Table {
                                const float* gradients,
                                const LazyAdamParams& params,
                                const Parallel& parallel) = 0;
+  // Moves all visible rows that are not of padding keys, whatever `addresses`.
+  virtual Status ApplyAdam(Span<const Address> addresses,
+                           const float* gradients, const AdamParams& params,
+                           const Parallel& parallel) = 0;
   virtual Status ApplyAdagrad(Span<const Address> addresses,
                               const float* gradients,
                               const AdagradParams& params,
@@ -149,6 +170,12 @@ class Table {
   virtual Status ApplyFtrl(Span<const Address> addresses,
                            const float* gradients, const FtrlParams& params,
                            const Parallel& parallel) = 0;
+
+  // Gives each key the row `rows[i]` [dim], whatever it had; missing keys are
+  // inserted, and counted 0 times. Slots begin anew. Of a key that repeats the
+  // last row holds. Others may see the rows one by one.
+  virtual Status Import(Span<const Key> keys, const float* rows,
+                        const Parallel& parallel) = 0;
 
   // For a table of fixed capacity. offsets[i] is the row of addresses[i], -1
   // for kNoRow; *all_initialized says whether InitializeRows has seen them all.
@@ -220,6 +247,19 @@ class Table {
       int64_t chunk_rows,
       const std::function<Status(const ExportChunk&)>& visit) const = 0;
 
+  // Writes the table's state of one instant to files of the checkpoint
+  // `request.prefix`, while the table is used; updates of rows not written yet
+  // wait if the disk does not keep up. FailedPrecondition if another save or
+  // restore of the table is under way. After an error nothing is left behind.
+  virtual Status Save(const SaveRequest& request, SavedTable* saved) = 0;
+  // The checkpoint `prefix` that Save last wrote to is complete: deltas may
+  // build on it.
+  virtual void CommitSave(const std::string& prefix) = 0;
+  // Replaces the content by that of files; addresses of before are illegal
+  // afterwards. All is checked first: the table is as it was after an error.
+  virtual Status Restore(const RestoreRequest& request,
+                         RestoreReport* report) = 0;
+
   // Frees the memory now. Every later call fails with FailedPrecondition
   // naming the table; it is safe while other threads use the table.
   virtual void Release() = 0;
@@ -240,6 +280,8 @@ class Registry {
   void Register(const std::shared_ptr<Table>& table);
   // Newest live, unreleased table of that name, or null.
   std::shared_ptr<Table> Find(const std::string& name) const;
+  // All live, unreleased tables.
+  std::vector<std::shared_ptr<Table>> Live() const;
   // Releases every live table. Returns how many there were.
   int ReleaseAll();
 

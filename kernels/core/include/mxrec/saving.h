@@ -1,0 +1,60 @@
+// Saving and restoring a table (Table::Save, Table::Restore).
+#ifndef MXREC_SAVING_H_
+#define MXREC_SAVING_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "mxrec/checkpoint.h"
+#include "mxrec/table.h"
+
+namespace mxrec {
+
+// What a save is for. The files of a base and of the deltas after it belong
+// together; a plain save stands for itself and leaves them alone.
+enum class SaveKind { kPlain, kBase, kDelta };
+
+struct SaveRequest {
+  std::string prefix;           // of the checkpoint
+  int file_number = 0;          // different for the tables of a checkpoint
+  std::string key_dtype = "int64";
+  SaveKind kind = SaveKind::kPlain;
+  // Of a delta: keys that were met fewer times since the last save are left to
+  // a later one.
+  int64_t least_count = 0;
+  // Of a table of fixed capacity, whose rows are elsewhere: their slots, the
+  // steps of the slots' optimizer, and what copies rows [n, dim * (1 + slots)].
+  // The caller holds the rows still.
+  SlotLayout slots;
+  int64_t steps = 0;
+  std::function<void(Span<const RowIndex>, float*)> read_rows;
+};
+
+struct RestoreRequest {
+  std::string prefix;
+  SavedTable saved;
+  std::string key_dtype = "int64";
+  bool with_slots = true;  // else slots begin anew, and so do the steps
+  // Only keys of this part are taken: those of PartOf(key, parts) == part.
+  int part = 0;
+  int parts = 1;
+  // Of a table of fixed capacity: its slots, and what stores rows
+  // [n, dim * (1 + slots)]. The caller holds the rows still.
+  SlotLayout slots;
+  std::function<void(Span<const RowIndex>, const float*)> write_rows;
+};
+
+struct RestoreReport {
+  int64_t keys = 0;     // restored
+  int64_t skipped = 0;  // of other parts
+  int64_t steps = 0;    // of the optimizer that owns the slots
+  std::string differences;  // of settings, now and when it was saved
+};
+
+// The part, of several, that a key belongs to.
+int PartOf(Key key, int parts);
+
+}  // namespace mxrec
+
+#endif  // MXREC_SAVING_H_

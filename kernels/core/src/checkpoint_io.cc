@@ -1,0 +1,97 @@
+#include "checkpoint_io.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace mxrec {
+
+Status IoError(const char* doing, const std::string& path, int error) {
+  const std::string message = std::string("cannot ") + doing + " '" + path +
+                              "': " + std::strerror(error);
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+      return Status::ResourceExhausted(message);
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return Status::PermissionDenied(message);
+    case ENOENT:
+    case ENOTDIR:
+      return Status::NotFound(message);
+    case ENAMETOOLONG:
+      return Status::InvalidArgument(message);
+    default:
+      return Status::Internal(message);
+  }
+}
+
+FileHandle& FileHandle::operator=(FileHandle&& other) noexcept {
+  if (this != &other) {
+    Close();
+    fd_ = other.fd_;
+    other.fd_ = -1;
+  }
+  return *this;
+}
+
+void FileHandle::Close() {
+  if (fd_ >= 0) close(fd_);
+  fd_ = -1;
+}
+
+std::string DirectoryOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+std::string BaseOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? path : path.substr(slash + 1);
+}
+
+Status SyncDirectory(const std::string& directory) {
+  const FileHandle handle(
+      open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!handle.is_open()) return IoError("open", directory, errno);
+  // Some file systems cannot; there is nothing to flush then.
+  if (fsync(handle.get()) != 0 && errno != EINVAL && errno != ENOTSUP) {
+    return IoError("flush", directory, errno);
+  }
+  return Status::Ok();
+}
+
+bool FileExists(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0;
+}
+
+Status ReadAt(int fd, const std::string& path, int64_t offset, void* to,
+              int64_t bytes) {
+  char* at = static_cast<char*>(to);
+  while (bytes > 0) {
+    const ssize_t n = pread(fd, at, static_cast<size_t>(bytes), offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return IoError("read", path, errno);
+    if (n == 0) {
+      return Status::DataLoss("'" + path + "' is truncated: it ends at byte " +
+                              std::to_string(offset) + ", " +
+                              std::to_string(bytes) + " bytes too early");
+    }
+    at += n;
+    offset += n;
+    bytes -= n;
+  }
+  return Status::Ok();
+}
+
+}  // namespace mxrec

@@ -1,0 +1,728 @@
+// Files of tables: what is saved comes back, and what is damaged does not.
+#include "mxrec/checkpoint.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <thread>
+
+#include "mxrec/saving.h"
+#include "src/checkpoint_io.h"
+#include "src/table_file.h"
+#include "tests/table_utils.h"
+#include "tests/testing.h"
+
+namespace mxrec {
+namespace testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A directory of its own, removed at the end.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    char name[] = "/tmp/mxrec_checkpoint_XXXXXX";
+    path_ = mkdtemp(name);
+  }
+  ~TemporaryDirectory() {
+    std::error_code error;
+    fs::remove_all(path_, error);
+  }
+  std::string operator/(const std::string& name) const {
+    return path_ + "/" + name;
+  }
+  std::set<std::string> Files() const {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(path_)) {
+      names.insert(entry.path().filename());
+    }
+    return names;
+  }
+
+ private:
+  std::string path_;
+};
+
+SaveRequest SaveTo(const std::string& prefix) {
+  SaveRequest request;
+  request.prefix = prefix;
+  return request;
+}
+
+SavedTable Save(Table* table, const std::string& prefix) {
+  SavedTable saved;
+  EXPECT_OK(table->Save(SaveTo(prefix), &saved));
+  return saved;
+}
+
+Status Restore(Table* table, const std::string& prefix,
+               const SavedTable& saved, RestoreReport* report = nullptr) {
+  RestoreRequest request;
+  request.prefix = prefix;
+  // As a checkpoint keeps it.
+  const Status status =
+      SavedTable::Decode(saved.Encode(), prefix, &request.saved);
+  if (!status.ok()) return status;
+  RestoreReport ignored;
+  return table->Restore(request, report == nullptr ? &ignored : report);
+}
+
+void Train(Table* table, const std::vector<Key>& keys, float rate) {
+  const std::vector<Address> addresses = FindOrInsert(table, keys);
+  Rng rng(keys.size());
+  const std::vector<float> gradients = RandomGradients(
+      &rng, static_cast<int64_t>(keys.size()), table->options().dim);
+  LazyAdamParams params;
+  params.learning_rate = rate;
+  ASSERT_OK(
+      table->ApplyLazyAdam(addresses, gradients.data(), params, Serial()));
+}
+
+std::vector<char> ReadFile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void WriteFile(const std::string& path, const std::vector<char>& bytes) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+TEST(Crc32c_IsTheKnownFunction) {
+  // RFC 3720, B.4.
+  EXPECT_EQ(Crc32c(0, "123456789", 9), 0xE3069283u);
+  const std::vector<char> zeros(32, 0);
+  EXPECT_EQ(Crc32c(0, zeros.data(), 32), 0x8A9136AAu);
+  EXPECT_EQ(Crc32c(Crc32c(0, "1234", 4), "56789", 5), 0xE3069283u);
+}
+
+TEST(Manifest_ComesBackFromItsText) {
+  Manifest manifest;
+  manifest.table = "user.table_1";
+  manifest.dim = 7;
+  manifest.optimizer = "odd % name, with = and\nline end";
+  manifest.slot_initials = {0.1f, -1e-30f};
+  manifest.steps = 12345678901;
+  manifest.content = "0123456789abcdef";
+  manifest.is_delta = true;
+  manifest.rows = 5;
+  manifest.columns[BlockKind::kRows] = {{"keys", "int64", 1},
+                                        {"rows", "float32", 21}};
+  manifest.columns[BlockKind::kEvicted] = {{"keys", "int64", 1}};
+  manifest.base = {{".data-01234-of-m0000", "fedcba9876543210", 77}};
+  manifest.notes["a b"] = "c,d";
+  Manifest read;
+  ASSERT_OK(Manifest::Decode(manifest.Encode(), "x", &read));
+  EXPECT_EQ(read.Encode(), manifest.Encode());
+  EXPECT_EQ(read.optimizer, manifest.optimizer);
+  EXPECT_EQ(read.slot_initials[1], -1e-30f);
+  EXPECT_EQ(read.columns[BlockKind::kRows][1].width, 21);
+  EXPECT_EQ(read.base[0].manifest_crc, 77u);
+  EXPECT_EQ(read.notes["a b"], "c,d");
+}
+
+TEST(Manifest_RefusesWhatItCannotRead) {
+  Manifest manifest;
+  EXPECT_EQ(Manifest::Decode("", "f", &manifest).code(), Code::kDataLoss);
+  const Status later = Manifest::Decode("mxrec-table=2\ndim=3\n", "f", &manifest);
+  EXPECT_EQ(later.code(), Code::kDataLoss);
+  EXPECT_TRUE(later.message().find("version 2") != std::string::npos);
+  EXPECT_EQ(Manifest::Decode("mxrec-table=1\ndim=-3\n", "f", &manifest).code(),
+            Code::kDataLoss);
+}
+
+TEST(Checkpoint_RestoresRowsSlotsCountsAndSteps) {
+  const TemporaryDirectory directory;
+  for (const bool counts : {false, true}) {
+    TableOptions options = Options("t", 5);
+    options.record_counts = counts;
+    const auto table = MakeTable(options);
+    Train(table.get(), KeyRange(-50000, 100000), 0.1f);
+    Train(table.get(), KeyRange(-7, 14), 0.2f);
+    LookAhead(table.get(), {1000000}, true);  // reserved: not saved
+    const auto before = Export(*table);
+    const SavedTable saved = Save(table.get(), directory / "model-1");
+    EXPECT_EQ(saved.manifest.rows, 100000);
+    EXPECT_EQ(saved.manifest.steps, 2);
+    EXPECT_TRUE(SameBits(Export(*table), before));
+
+    const auto fresh = MakeTable(options);
+    RestoreReport report;
+    ASSERT_OK(Restore(fresh.get(), directory / "model-1", saved, &report));
+    EXPECT_EQ(report.keys, 100000);
+    EXPECT_EQ(fresh->size(), 100000);
+    EXPECT_EQ(fresh->update_count(), 2);
+    EXPECT_TRUE(SameBits(Export(*fresh), before));
+    // Training goes on as it would have.
+    Train(table.get(), KeyRange(49990, 30), 0.3f);
+    Train(fresh.get(), KeyRange(49990, 30), 0.3f);
+    EXPECT_TRUE(SameBits(Export(*fresh), Export(*table)));
+    // A table in use goes back, too.
+    ASSERT_OK(Restore(table.get(), directory / "model-1", saved));
+    EXPECT_TRUE(SameBits(Export(*table), before));
+  }
+}
+
+TEST(Checkpoint_AnEmptyTableIsSaved) {
+  const TemporaryDirectory directory;
+  const auto table = MakeTable(Options("t", 3));
+  const SavedTable saved = Save(table.get(), directory / "m");
+  FindOrInsert(table.get(), {1, 2});
+  ASSERT_OK(Restore(table.get(), directory / "m", saved));
+  EXPECT_EQ(table->size(), 0);
+}
+
+TEST(Checkpoint_AddressesOfBeforeARestoreAreIllegal) {
+  const TemporaryDirectory directory;
+  const auto table = MakeTable(Options("t", 3));
+  const auto addresses = FindOrInsert(table.get(), {1, 2});
+  const SavedTable saved = Save(table.get(), directory / "m");
+  ASSERT_OK(Restore(table.get(), directory / "m", saved));
+  std::vector<float> out(6);
+  const Status status =
+      table->Gather(addresses, nullptr, out.data(), Serial());
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  // A stale hint costs time only.
+  std::vector<Address> found(2);
+  ASSERT_OK(table->Find(std::vector<Key>{1, 2}, addresses, found, Serial()));
+  EXPECT_TRUE(SameBits(Gather(*table, found), Gather(*table, Find(*table, {1, 2}))));
+}
+
+TEST(Checkpoint_PaddingKeysAreFrozenAfterARestore) {
+  const TemporaryDirectory directory;
+  TableOptions options = Options("t", 3);
+  options.padding_keys = {2};
+  const auto table = MakeTable(options);
+  Train(table.get(), {1, 2}, 0.1f);
+  const SavedTable saved = Save(table.get(), directory / "m");
+  const auto fresh = MakeTable(options);
+  ASSERT_OK(Restore(fresh.get(), directory / "m", saved));
+  Train(fresh.get(), {1, 2}, 0.1f);
+  EXPECT_TRUE(SameBits(Gather(*fresh, Find(*fresh, {2})), InitialRow(*fresh, 2)));
+  EXPECT_FALSE(
+      SameBits(Gather(*fresh, Find(*fresh, {1})), InitialRow(*fresh, 1)));
+}
+
+TEST(Checkpoint_WithoutSlotsTheyBeginAnew) {
+  const TemporaryDirectory directory;
+  const auto table = MakeTable(Options("t", 3));
+  Train(table.get(), {1, 2}, 0.1f);
+  const SavedTable saved = Save(table.get(), directory / "m");
+  const auto rows = Gather(*table, Find(*table, {1, 2}));
+  const auto other = MakeTable(Options("other", 3));
+  RestoreRequest request;
+  request.prefix = directory / "m";
+  request.saved = saved;
+  request.with_slots = false;
+  RestoreReport report;
+  ASSERT_OK(other->Restore(request, &report));
+  EXPECT_EQ(other->stride(), 3);
+  EXPECT_TRUE(SameBits(Gather(*other, Find(*other, {1, 2})), rows));
+  AdagradParams adagrad;
+  const std::vector<float> gradients(6, 1.0f);
+  EXPECT_OK(other->ApplyAdagrad(Find(*other, {1, 2}), gradients.data(), adagrad,
+                                Serial()));
+  // Into a table with slots of another optimizer: with them it is refused.
+  request.with_slots = true;
+  const Status status = other->Restore(request, &report);
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_TRUE(status.message().find("LazyAdam") != std::string::npos);
+  request.with_slots = false;
+  EXPECT_OK(other->Restore(request, &report));
+  EXPECT_EQ(Export(*other)[1].row[3], adagrad.initial_accumulator_value);
+}
+
+TEST(Checkpoint_PartsDivideTheKeys) {
+  const TemporaryDirectory directory;
+  const auto table = MakeTable(Options("t", 3));
+  Train(table.get(), KeyRange(0, 1000), 0.1f);
+  const SavedTable saved = Save(table.get(), directory / "m");
+  std::map<Key, ExportedRow> all;
+  for (int part = 0; part < 3; ++part) {
+    const auto one = MakeTable(Options("t", 3));
+    RestoreRequest request;
+    request.prefix = directory / "m";
+    request.saved = saved;
+    request.part = part;
+    request.parts = 3;
+    RestoreReport report;
+    ASSERT_OK(one->Restore(request, &report));
+    EXPECT_EQ(report.keys + report.skipped, 1000);
+    EXPECT_LT(200, report.keys);
+    for (const auto& row : Export(*one)) {
+      EXPECT_EQ(PartOf(row.first, 3), part);
+      EXPECT_TRUE(all.insert(row).second);
+    }
+  }
+  EXPECT_TRUE(SameBits(all, Export(*table)));
+}
+
+TEST(Checkpoint_AnotherDimOrKeyDtypeIsRefusedByName) {
+  const TemporaryDirectory directory;
+  const auto table = MakeTable(Options("t", 3));
+  FindOrInsert(table.get(), {1});
+  const SavedTable saved = Save(table.get(), directory / "m");
+  const auto wide = MakeTable(Options("wide", 4));
+  FindOrInsert(wide.get(), {5});
+  const Status status = Restore(wide.get(), directory / "m", saved);
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_TRUE(status.message().find("'wide'") != std::string::npos);
+  EXPECT_TRUE(status.message().find("dim 3, expected dim 4") !=
+              std::string::npos);
+  EXPECT_EQ(wide->size(), 1);
+  RestoreRequest request;
+  request.prefix = directory / "m";
+  request.saved = saved;
+  request.key_dtype = "int32";
+  RestoreReport report;
+  EXPECT_EQ(table->Restore(request, &report).code(), Code::kInvalidArgument);
+}
+
+// Every single bit of a small file matters.
+TEST(Checkpoint_EveryFlippedBitIsFound) {
+  const TemporaryDirectory directory;
+  const auto table = MakeTable(Options("t", 2));
+  Train(table.get(), {1, -2, 3}, 0.1f);
+  const SavedTable saved = Save(table.get(), directory / "m");
+  const std::string path = directory / ("m" + saved.files.back().suffix);
+  const std::vector<char> good = ReadFile(path);
+  const auto before = Export(*table);
+  const auto empty = MakeTable(Options("t", 2));
+  for (size_t byte = 0; byte < good.size(); ++byte) {
+    std::vector<char> bad = good;
+    bad[byte] = static_cast<char>(bad[byte] ^ (1 << (byte % 8)));
+    WriteFile(path, bad);
+    for (Table* const target : {table.get(), empty.get()}) {
+      const Status status = Restore(target, directory / "m", saved);
+      EXPECT_EQ(status.code(), Code::kDataLoss);
+      EXPECT_TRUE(status.message().find(path) != std::string::npos);
+    }
+  }
+  EXPECT_TRUE(SameBits(Export(*table), before));
+  EXPECT_EQ(empty->size(), 0);
+}
+
+TEST(Checkpoint_EveryTruncationIsFound) {
+  const TemporaryDirectory directory;
+  const auto table = MakeTable(Options("t", 2));
+  Train(table.get(), {1, -2, 3}, 0.1f);
+  const SavedTable saved = Save(table.get(), directory / "m");
+  const std::string path = directory / ("m" + saved.files.back().suffix);
+  const std::vector<char> good = ReadFile(path);
+  const auto before = Export(*table);
+  for (size_t bytes = 0; bytes < good.size(); ++bytes) {
+    WriteFile(path, {good.begin(), good.begin() + bytes});
+    const Status status = Restore(table.get(), directory / "m", saved);
+    EXPECT_EQ(status.code(), Code::kDataLoss);
+    EXPECT_TRUE(status.message().find(path) != std::string::npos);
+  }
+  unlink(path.c_str());
+  const Status missing = Restore(table.get(), directory / "m", saved);
+  EXPECT_EQ(missing.code(), Code::kDataLoss);
+  EXPECT_TRUE(missing.message().find("missing") != std::string::npos);
+  WriteFile(path, std::vector<char>(1000, 'x'));
+  EXPECT_EQ(Restore(table.get(), directory / "m", saved).code(),
+            Code::kDataLoss);
+  EXPECT_TRUE(SameBits(Export(*table), before));
+}
+
+// Damage that only shows at the end must not leave half a table.
+TEST(Checkpoint_DamageAtTheEndLeavesTablesAlone) {
+  const TemporaryDirectory directory;
+  const auto table = MakeTable(Options("t", 64));
+  Train(table.get(), KeyRange(0, 20000), 0.1f);
+  const SavedTable saved = Save(table.get(), directory / "m");
+  const std::string path = directory / ("m" + saved.files.back().suffix);
+  std::vector<char> bad = ReadFile(path);
+  bad[bad.size() - 5000] ^= 1;
+  WriteFile(path, bad);
+  const auto before = Export(*table);
+  EXPECT_EQ(Restore(table.get(), directory / "m", saved).code(),
+            Code::kDataLoss);
+  EXPECT_TRUE(SameBits(Export(*table), before));
+  const auto empty = MakeTable(Options("t", 64));
+  EXPECT_EQ(Restore(empty.get(), directory / "m", saved).code(),
+            Code::kDataLoss);
+  EXPECT_EQ(empty->size(), 0);
+  EXPECT_EQ(empty->stride(), 64);
+  Train(empty.get(), {5}, 0.1f);  // it works
+}
+
+TEST(Checkpoint_AFileOfAnotherSaveIsFound) {
+  const TemporaryDirectory directory;
+  const auto table = MakeTable(Options("t", 2));
+  FindOrInsert(table.get(), {1});
+  const SavedTable first = Save(table.get(), directory / "m1");
+  FindOrInsert(table.get(), {2});
+  const SavedTable second = Save(table.get(), directory / "m2");
+  fs::rename(directory / ("m2" + second.files.back().suffix),
+             directory / ("m1" + first.files.back().suffix));
+  const Status status = Restore(table.get(), directory / "m1", first);
+  EXPECT_EQ(status.code(), Code::kDataLoss);
+  EXPECT_TRUE(status.message().find("is not the file") != std::string::npos);
+}
+
+TEST(Checkpoint_PlacesThatCannotBeWrittenAreNamed) {
+  const TemporaryDirectory directory;
+  const auto table = MakeTable(Options("t", 2));
+  FindOrInsert(table.get(), {1});
+  WriteFile(directory / "file", {'x'});
+  SavedTable saved;
+  Status status = table->Save(SaveTo(directory / "file/m"), &saved);
+  EXPECT_FALSE(status.ok());
+  EXPECT_TRUE(status.message().find(directory / "file") != std::string::npos);
+  status = table->Save(SaveTo(directory / "no/such/m"), &saved);
+  EXPECT_EQ(status.code(), Code::kNotFound);
+  status = table->Save(SaveTo("s3://bucket/m"), &saved);
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  // One level is made, as TensorFlow does.
+  EXPECT_OK(table->Save(SaveTo(directory / "made/m"), &saved));
+}
+
+TEST(Checkpoint_AFullDiskIsAnErrorAndLeavesNothing) {
+  const TemporaryDirectory directory;
+  const auto table = MakeTable(Options("t", 64));
+  FindOrInsert(table.get(), KeyRange(0, 20000));
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit old_limit;
+  getrlimit(RLIMIT_FSIZE, &old_limit);
+  rlimit limit = old_limit;
+  limit.rlim_cur = 1 << 20;
+  setrlimit(RLIMIT_FSIZE, &limit);
+  SavedTable saved;
+  const Status status = table->Save(SaveTo(directory / "m"), &saved);
+  setrlimit(RLIMIT_FSIZE, &old_limit);
+  std::signal(SIGXFSZ, old_handler);
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_TRUE(status.message().find(directory / "m.data-") !=
+              std::string::npos);
+  EXPECT_TRUE(directory.Files().empty());
+  EXPECT_EQ(table->size(), 20000);
+  EXPECT_OK(table->Save(SaveTo(directory / "m"), &saved));
+  Train(table.get(), KeyRange(0, 10), 0.1f);
+}
+
+// What a TensorFlow Saver does around a save of a table.
+void CompleteCheckpoint(const std::string& prefix, const SavedTable& saved) {
+  const std::string text = saved.Encode();
+  WriteFile(prefix + ".index", {text.begin(), text.end()});
+}
+
+TEST(Checkpoint_AbandonedFilesAreRemovedByTheNextSave) {
+  const TemporaryDirectory directory;
+  const auto table = MakeTable(Options("t", 2));
+  FindOrInsert(table.get(), {1});
+  // Of writers that were killed: nobody has a lock on them.
+  WriteFile(directory / "dead-1.data-00000-of-t0000", {'x'});
+  WriteFile(directory / "dead-2.data-00000-of-m0000", {'x'});
+  WriteFile(directory / "alive-3.data-00000-of-m0000", {'x'});
+  WriteFile(directory / "alive-3.index", {'x'});
+  WriteFile(directory / "other.data-00000-of-00001", {'x'});
+  WriteFile(directory / "whatever", {'x'});
+  const FileHandle writer(open((directory / "busy-4.data-00000-of-t0000").c_str(),
+                               O_CREAT | O_RDWR, 0644));
+  flock(writer.get(), LOCK_EX);
+  const SavedTable saved = Save(table.get(), directory / "new-5");
+  EXPECT_TRUE((directory.Files() ==
+               std::set<std::string>{"alive-3.data-00000-of-m0000",
+                                     "alive-3.index",
+                                     "busy-4.data-00000-of-t0000",
+                                     "new-5" + saved.files.back().suffix,
+                                     "other.data-00000-of-00001", "whatever"}));
+}
+
+TEST(Checkpoint_ASaveToTheSamePrefixKeepsTheOneThatCounts) {
+  const TemporaryDirectory directory;
+  const auto table = MakeTable(Options("t", 2));
+  const std::string prefix = directory / "m";
+  FindOrInsert(table.get(), {1});
+  const SavedTable first = Save(table.get(), prefix);
+  CompleteCheckpoint(prefix, first);
+  // The second is never completed: the process ends before the index is there.
+  FindOrInsert(table.get(), {2});
+  const SavedTable second = Save(table.get(), prefix);
+  ASSERT_OK(Restore(table.get(), prefix, first));
+  EXPECT_EQ(table->size(), 1);
+  FindOrInsert(table.get(), {3, 4});
+  const SavedTable third = Save(table.get(), prefix);
+  EXPECT_EQ(third.manifest.sequence, 2);
+  ASSERT_OK(Restore(table.get(), prefix, first));
+  FindOrInsert(table.get(), {3, 4});
+  const SavedTable fourth = Save(table.get(), prefix);
+  CompleteCheckpoint(prefix, fourth);
+  for (int i = 0; i < 4; ++i) {
+    const SavedTable next = Save(table.get(), prefix);
+    ASSERT_OK(Restore(table.get(), prefix, fourth));
+  }
+  for (int i = 0; i < 4; ++i) {
+    const SavedTable next = Save(table.get(), prefix);
+    CompleteCheckpoint(prefix, next);
+    ASSERT_OK(Restore(table.get(), prefix, next));
+  }
+  // Old files go, but for the last ones that their writer still holds.
+  EXPECT_LE(directory.Files().size(), 5);
+}
+
+TEST(Checkpoint_OverlappingSavesAreRefusedByName) {
+  const TemporaryDirectory directory;
+  TableOptions options = Options("t", 4);
+  options.fixed_capacity = 10;
+  const auto table = MakeTable(options);
+  FindOrInsert(table.get(), {1});
+  SaveRequest request = SaveTo(directory / "first");
+  request.read_rows = [&](Span<const RowIndex> offsets, float* out) {
+    std::fill_n(out, offsets.size() * 4, 1.0f);
+    SavedTable saved;
+    std::thread([&] {
+      const Status status = table->Save(SaveTo(directory / "second"), &saved);
+      EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+      EXPECT_TRUE(status.message().find(directory / "first") !=
+                  std::string::npos);
+      EXPECT_TRUE(status.message().find(directory / "second") !=
+                  std::string::npos);
+    }).join();
+  };
+  SavedTable saved;
+  EXPECT_OK(table->Save(request, &saved));
+  EXPECT_EQ(directory.Files().size(), 1);
+}
+
+TEST(Checkpoint_RowsOfFixedCapacityAreTheCallers) {
+  const TemporaryDirectory directory;
+  TableOptions options = Options("t", 2);
+  options.fixed_capacity = 4;
+  const auto table = MakeTable(options);
+  FindOrInsert(table.get(), {10, 20, 30});
+  SaveRequest request = SaveTo(directory / "m");
+  request.slots = SlotLayout{"Adagrad", {0.5f}};
+  request.steps = 9;
+  request.read_rows = [&](Span<const RowIndex> offsets, float* out) {
+    for (const RowIndex offset : offsets) {
+      for (int i = 0; i < 4; ++i) *out++ = 100.0f * offset + i;
+    }
+  };
+  SavedTable saved;
+  ASSERT_OK(table->Save(request, &saved));
+
+  const auto grows = MakeTable(Options("t", 2));
+  ASSERT_OK(Restore(grows.get(), directory / "m", saved));
+  EXPECT_EQ(grows->stride(), 4);
+  const auto rows = Export(*grows);
+  EXPECT_EQ(rows.size(), 3);
+  EXPECT_EQ(rows.at(10).row[1], 1.0f);
+
+  options.fixed_capacity = 2;
+  const auto small = MakeTable(options);
+  RestoreRequest restore;
+  restore.prefix = directory / "m";
+  restore.saved = saved;
+  restore.slots = request.slots;
+  RestoreReport report;
+  const Status status = small->Restore(restore, &report);
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_TRUE(status.message().find("3 keys, more than its capacity 2") !=
+              std::string::npos);
+
+  options.fixed_capacity = 30;
+  const auto large = MakeTable(options);
+  std::map<RowIndex, std::vector<float>> written;
+  restore.write_rows = [&](Span<const RowIndex> offsets, const float* in) {
+    for (const RowIndex offset : offsets) {
+      written[offset].assign(in, in + 4);
+      in += 4;
+    }
+  };
+  ASSERT_OK(large->Restore(restore, &report));
+  EXPECT_EQ(report.steps, 9);
+  EXPECT_EQ(written.size(), 3);
+  for (const Key key : {10, 20, 30}) {
+    const auto found = Find(*large, {key});
+    EXPECT_TRUE(SameBits(written[RowOf(found[0])], rows.at(key).row));
+  }
+}
+
+// Every row that is saved is one of the instant of the save: each update
+// adds the same to all rows.
+TEST(Checkpoint_WhatIsSavedIsOfOneInstant) {
+  const TemporaryDirectory directory;
+  TableOptions options = Options("t", 16);
+  options.initializer.kind = InitializerKind::kConstant;
+  options.initializer.a = 0;
+  const auto table = MakeTable(options);
+  const std::vector<Key> keys = KeyRange(0, 100000);
+  const auto addresses = FindOrInsert(table.get(), keys);
+  std::atomic<bool> stop{false};
+  std::thread trainer([&] {
+    const std::vector<float> gradients(keys.size() * 16, -1.0f);
+    SgdParams params;
+    params.learning_rate = 1;
+    Key next = 1000000;
+    while (!stop) {
+      EXPECT_OK(
+          table->ApplySgd(addresses, gradients.data(), params, Serial()));
+      FindOrInsert(table.get(), {next++});
+    }
+  });
+  for (int round = 0; round < 5; ++round) {
+    const std::string prefix = directory / ("m" + std::to_string(round));
+    const SavedTable saved = Save(table.get(), prefix);
+    const auto copy = MakeTable(options);
+    ASSERT_OK(Restore(copy.get(), prefix, saved));
+    const auto rows = Export(*copy);
+    EXPECT_EQ(rows.size(), saved.manifest.size);
+    for (const auto& row : rows) {
+      const float expected =
+          row.first < 100000
+              ? static_cast<float>(saved.manifest.updates)
+              : 0.0f;
+      EXPECT_TRUE(SameBits(row.second.row, std::vector<float>(16, expected)));
+    }
+  }
+  stop = true;
+  trainer.join();
+}
+
+TEST(Checkpoint_SlotsMayBeAddedDuringASave) {
+  const TemporaryDirectory directory;
+  for (int round = 0; round < 10; ++round) {
+    const auto table = MakeTable(Options("t", 32));
+    FindOrInsert(table.get(), KeyRange(0, 20000));
+    const auto before = Export(*table);
+    std::thread trainer([&] { Train(table.get(), KeyRange(0, 20000), 0.1f); });
+    const std::string prefix = directory / std::to_string(round);
+    const SavedTable saved = Save(table.get(), prefix);
+    trainer.join();
+    const auto copy = MakeTable(Options("t", 32));
+    ASSERT_OK(Restore(copy.get(), prefix, saved));
+    // Either before the update or after it, never half of it.
+    const auto restored = Export(*copy);
+    const auto after = Export(*table);
+    if (saved.manifest.updates == 1) {
+      EXPECT_TRUE(SameBits(restored, after));
+    } else {
+      for (const auto& row : restored) {
+        EXPECT_TRUE(SameBits({row.second.row.begin(),
+                              row.second.row.begin() + 32},
+                             before.at(row.first).row));
+      }
+    }
+  }
+}
+
+SavedTable SaveAs(Table* table, const std::string& prefix, SaveKind kind,
+                  bool complete = true, int64_t least_count = 0) {
+  SaveRequest request = SaveTo(prefix);
+  request.kind = kind;
+  request.least_count = least_count;
+  SavedTable saved;
+  EXPECT_OK(table->Save(request, &saved));
+  CompleteCheckpoint(prefix, saved);
+  if (complete) table->CommitSave(prefix);
+  return saved;
+}
+
+TEST(Checkpoint_DeltasHoldWhatHasChanged) {
+  const TemporaryDirectory directory;
+  const auto table = MakeTable(Options("t", 4));
+  Train(table.get(), KeyRange(0, 1000), 0.1f);
+  // Nothing to build on: full.
+  const SavedTable base =
+      SaveAs(table.get(), directory / "m-1", SaveKind::kDelta);
+  EXPECT_FALSE(base.manifest.is_delta);
+  EXPECT_EQ(base.files.size(), 1);
+  std::vector<SavedTable> deltas;
+  std::vector<std::map<Key, ExportedRow>> states;
+  for (int i = 0; i < 4; ++i) {
+    Train(table.get(), KeyRange(995 + 3 * i, 10), 0.1f);
+    const std::string prefix = directory / ("m-" + std::to_string(i + 2));
+    deltas.push_back(SaveAs(table.get(), prefix, SaveKind::kDelta));
+    states.push_back(Export(*table));
+    EXPECT_TRUE(deltas[i].manifest.is_delta);
+    EXPECT_EQ(deltas[i].manifest.rows, 10);
+    EXPECT_EQ(deltas[i].files.size(), i + 2);
+  }
+  // A plain save in between changes nothing of that.
+  SaveAs(table.get(), directory / "plain", SaveKind::kPlain);
+  // Each checkpoint has all it needs, whatever is deleted of the others.
+  for (const std::string& name : directory.Files()) {
+    if (name.compare(0, 4, "m-1.") == 0 || name.compare(0, 4, "m-3.") == 0) {
+      unlink((directory / name).c_str());
+    }
+  }
+  for (const int i : {0, 2, 3}) {
+    const std::string prefix = directory / ("m-" + std::to_string(i + 2));
+    const auto copy = MakeTable(Options("t", 4));
+    ASSERT_OK(Restore(copy.get(), prefix, deltas[i]));
+    EXPECT_TRUE(SameBits(Export(*copy), states[i]));
+    EXPECT_EQ(copy->update_count(), deltas[i].manifest.updates);
+    ASSERT_OK(Restore(copy.get(), prefix, deltas[i]));
+    EXPECT_TRUE(SameBits(Export(*copy), states[i]));
+  }
+  // A part that is missing is named.
+  const std::string part = directory / ("m-5" + deltas[3].files[2].suffix);
+  unlink(part.c_str());
+  const auto copy = MakeTable(Options("t", 4));
+  const Status status = Restore(copy.get(), directory / "m-5", deltas[3]);
+  EXPECT_EQ(status.code(), Code::kDataLoss);
+  EXPECT_TRUE(status.message().find(part) != std::string::npos);
+}
+
+TEST(Checkpoint_ASaveThatIsNotCompleteLeavesItsChangesToTheNext) {
+  const TemporaryDirectory directory;
+  const auto table = MakeTable(Options("t", 4));
+  Train(table.get(), KeyRange(0, 100), 0.1f);
+  SaveAs(table.get(), directory / "m-1", SaveKind::kBase);
+  Train(table.get(), KeyRange(0, 3), 0.1f);
+  SaveAs(table.get(), directory / "m-2", SaveKind::kDelta, false);
+  Train(table.get(), KeyRange(3, 4), 0.1f);
+  const SavedTable delta =
+      SaveAs(table.get(), directory / "m-3", SaveKind::kDelta);
+  EXPECT_EQ(delta.manifest.rows, 7);
+  EXPECT_EQ(delta.files.size(), 2);
+  const auto copy = MakeTable(Options("t", 4));
+  ASSERT_OK(Restore(copy.get(), directory / "m-3", delta));
+  EXPECT_TRUE(SameBits(Export(*copy), Export(*table)));
+}
+
+TEST(Checkpoint_ADeltaAfterARestoreOrNewSlotsIsFull) {
+  const TemporaryDirectory directory;
+  const auto table = MakeTable(Options("t", 4));
+  FindOrInsert(table.get(), {1, 2});
+  const SavedTable base =
+      SaveAs(table.get(), directory / "m-1", SaveKind::kBase);
+  Train(table.get(), {1}, 0.1f);
+  EXPECT_FALSE(SaveAs(table.get(), directory / "m-2", SaveKind::kDelta)
+                   .manifest.is_delta);
+  Train(table.get(), {1}, 0.1f);
+  EXPECT_TRUE(SaveAs(table.get(), directory / "m-3", SaveKind::kDelta)
+                  .manifest.is_delta);
+  ASSERT_OK(Restore(table.get(), directory / "m-1", base));
+  EXPECT_FALSE(SaveAs(table.get(), directory / "m-4", SaveKind::kDelta)
+                   .manifest.is_delta);
+}
+
+TEST(Checkpoint_AReleasedTableIsNeitherSavedNorRestored) {
+  const TemporaryDirectory directory;
+  const auto table = MakeTable(Options("t", 2));
+  const SavedTable saved = Save(table.get(), directory / "m");
+  table->Release();
+  SavedTable again;
+  EXPECT_EQ(table->Save(SaveTo(directory / "n"), &again).code(),
+            Code::kFailedPrecondition);
+  EXPECT_EQ(Restore(table.get(), directory / "m", saved).code(),
+            Code::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace testing
+}  // namespace mxrec
