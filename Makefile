@@ -48,7 +48,7 @@ test-sanitizers: $(VENV)/.ready
 	$(TSAN_BUILD)/stress_table 10
 
 test-python: build
-	$(BIN)/pytest -n $(JOBS) tests
+	$(BIN)/pytest -n $(JOBS) $(PYTEST_ARGS) tests
 
 demo: build
 	$(PY) demo/movielens_deepfm.py

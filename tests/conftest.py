@@ -23,3 +23,25 @@ def mxrec():
         init(use_dynamic_expansion=True)
         yield graph
     terminate_config_initializer()
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--cases",
+        type=int,
+        default=0,
+        metavar="N",
+        help="run at most N of the cases of a parametrised test, spread over all of them (default: all)",
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    most = config.getoption("--cases")
+    if most <= 0:
+        return
+    cases: dict[str, list] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept = {item for of_test in cases.values() for item in of_test[:: -(-len(of_test) // most)]}
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]

@@ -19,11 +19,29 @@ MXREC_EXPORT int mxrec_beginning_was_run(const char* names,
                                          int num_incarnations);
 
 // Fills `stats` for the newest live table of that name: size, capacity, stride,
-// update count, index bytes, row bytes, other bytes. 1 if there is one.
-MXREC_EXPORT int mxrec_table_stats(const char* name, int64_t stats[7]);
+// update count, index bytes, row bytes, other bytes, candidates, evicted keys,
+// evicted candidates, rows waiting. 1 if there is one.
+MXREC_EXPORT int mxrec_table_stats(const char* name, int64_t stats[11]);
+
+// Evicts from the newest live table of that name by its eviction_threshold.
+// *evicted keys lost their rows. 0 if there is no such table, or it has no
+// threshold.
+MXREC_EXPORT int mxrec_evict(const char* name, int64_t* evicted);
 
 // Releases all live tables of the process; how many there were.
 MXREC_EXPORT int mxrec_release_all(void);
+
+// The next save to the checkpoint `prefix` shall be: 0 for itself, 1 the base of
+// deltas, 2 a delta that leaves out keys met fewer than `least_count` times.
+MXREC_EXPORT void mxrec_request_save(const char* prefix, int kind,
+                                     int64_t least_count);
+// Ends what mxrec_request_save has begun; with `complete`, the checkpoint is
+// whole, and deltas may build on it.
+MXREC_EXPORT void mxrec_end_save(const char* prefix, int complete);
+
+// Copies the prefix that a table was last saved to, "" if none was, with its
+// final zero if it is shorter than `bytes`. Returns its length.
+MXREC_EXPORT int64_t mxrec_last_saved_prefix(char* prefix, int64_t bytes);
 
 }  // extern "C"
 

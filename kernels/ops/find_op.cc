@@ -45,6 +45,7 @@ class FindOp : public OpKernel {
                    CheckNumberOfKeys(keys.NumElements(), max_keys_, table));
     OP_REQUIRES_OK(context,
                    CheckVectorOrEmpty(hints, keys.NumElements(), "hints"));
+    OP_REQUIRES_OK(context, HoldRowsForStep(context, table));
     tensorflow::Tensor* addresses = nullptr;
     OP_REQUIRES_OK(context,
                    context->allocate_output(0, keys.shape(), &addresses));

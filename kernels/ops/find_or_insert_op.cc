@@ -15,26 +15,40 @@ REGISTER_OP("MxRecFindOrInsert")
     .Input("keys: int64")
     .Input("hints: int64")
     .Input("counts: int32")
+    .Input("timestamps: M * int64")
     .Output("addresses: int64")
     .Attr("max_keys: int >= 0 = 0")
+    .Attr("coefficient: int >= 1 = 1")
+    .Attr("M: int >= 0 = 0")
     .SetIsStateful()
     .SetShapeFn(KeysToAddressesShape)
     .Doc(R"doc(
-Addresses of keys; a missing key is inserted with its initial row.
+Addresses of keys; a missing key is inserted with its initial row, in a table with
+admission once its count has reached the threshold.
 
 keys: [n].
 hints: [n] or [0], addresses found ahead of time by MxRecLookAhead. A hint that
   is not the current address of its key is ignored.
 counts: [n] or [0] (1 each), occurrences to add to each key's count.
+timestamps: none or one of [n], [1] (one for all) or [0] (as none), seconds: when
+  each key was last seen. With none it is the newest time that the table has seen.
 max_keys: the largest number of keys a batch may have, 0 for any; more are an
   error that names the table, and nothing is looked up.
-addresses: [n].
+coefficient: what an occurrence counts.
+addresses: [n], 0 for a key that is not admitted.
 )doc");
 
 class FindOrInsertOp : public OpKernel {
  public:
   explicit FindOrInsertOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("max_keys", &max_keys_));
+    OP_REQUIRES_OK(context, context->GetAttr("coefficient", &coefficient_));
+    OP_REQUIRES_OK(context, context->GetAttr("M", &num_timestamps_));
+    OP_REQUIRES(context, num_timestamps_ <= 1,
+                tensorflow::errors::InvalidArgument(
+                    "M, the number of vectors of timestamps, must be 0 or 1, "
+                    "got ",
+                    num_timestamps_));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -50,18 +64,28 @@ class FindOrInsertOp : public OpKernel {
                    CheckVectorOrEmpty(hints, keys.NumElements(), "hints"));
     OP_REQUIRES_OK(context,
                    CheckVectorOrEmpty(counts, keys.NumElements(), "counts"));
+    mxrec::Occurrences seen;
+    seen.counts = InputSpan<int32_t>(counts);
+    seen.coefficient = coefficient_;
+    if (num_timestamps_ > 0) {
+      const tensorflow::Tensor& timestamps = context->input(4);
+      OP_REQUIRES_OK(context, CheckTimes(timestamps, keys.NumElements()));
+      seen.times = InputSpan<int64_t>(timestamps);
+    }
+    OP_REQUIRES_OK(context, HoldRowsForStep(context, table));
     tensorflow::Tensor* addresses = nullptr;
     OP_REQUIRES_OK(context,
                    context->allocate_output(0, keys.shape(), &addresses));
     OP_REQUIRES_OK(
-        context, ToTf(table->table().FindOrInsert(
-                     InputSpan<int64_t>(keys), InputSpan<int64_t>(hints),
-                     InputSpan<int32_t>(counts), OutputSpan<int64_t>(addresses),
-                     TfParallel(context))));
+        context, ToTf(table->table().FindOrAdmit(
+                     InputSpan<int64_t>(keys), InputSpan<int64_t>(hints), seen,
+                     OutputSpan<int64_t>(addresses), TfParallel(context))));
   }
 
  private:
   int64_t max_keys_ = 0;
+  int64_t coefficient_ = 1;
+  int num_timestamps_ = 0;
 };
 
 REGISTER_KERNEL_BUILDER(

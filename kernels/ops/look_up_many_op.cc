@@ -18,6 +18,7 @@ REGISTER_OP("MxRecLookUpMany")
     .Input("keys: N * int64")
     .Input("hints: N * int64")
     .Input("counts: C * int32")
+    .Input("timestamps: M * int64")
     .Input("default_rows: N * float")
     .Input("restores: R * int32")
     .Output("addresses: N * int64")
@@ -29,14 +30,17 @@ REGISTER_OP("MxRecLookUpMany")
     .Attr("restore_of: list(int) >= 0")
     .Attr("dim: int >= 1")
     .Attr("max_keys: list(int) = []")
+    .Attr("coefficients: list(int) = []")
+    .Attr("M: int >= 0 = 0")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
-      int n = 0, num_counts = 0, num_restores = 0, dim = 0;
+      int n = 0, num_counts = 0, num_times = 0, num_restores = 0, dim = 0;
       TF_RETURN_IF_ERROR(c->GetAttr("N", &n));
       TF_RETURN_IF_ERROR(c->GetAttr("C", &num_counts));
+      TF_RETURN_IF_ERROR(c->GetAttr("M", &num_times));
       TF_RETURN_IF_ERROR(c->GetAttr("R", &num_restores));
       TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
-      for (int i = n; i < 4 * n + num_counts; ++i) {
+      for (int i = n; i < 4 * n + num_counts + num_times; ++i) {
         ShapeHandle vector;
         TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 1, &vector));
       }
@@ -46,8 +50,9 @@ REGISTER_OP("MxRecLookUpMany")
       }
       for (int r = 0; r < num_restores; ++r) {
         ShapeHandle shape;
-        TF_RETURN_IF_ERROR(c->Concatenate(c->input(4 * n + num_counts + r),
-                                          c->Vector(dim), &shape));
+        TF_RETURN_IF_ERROR(
+            c->Concatenate(c->input(4 * n + num_counts + num_times + r),
+                           c->Vector(dim), &shape));
         c->set_output(2 * n + r, shape);
       }
       return Status();
@@ -63,10 +68,13 @@ handles: tables; one may occur several times.
 keys: [n_i].
 hints: [n_i] or [0].
 counts: [n_i] or [0] each; all of them, or none for lookups that only find.
+timestamps: [n_i], [1] or [0] each, as of MxRecFindOrInsert; as many as counts, or
+  none.
 default_rows: [dim] or [0] (zeros), given where the address is 0.
 restores: of any shapes, positions in the keys of lookup restore_of[r].
 max_keys: for each lookup the largest number of keys a batch may have, 0 for any;
   or none at all.
+coefficients: for each lookup what an occurrence counts; or none at all: 1 each.
 addresses: [n_i].
 embeddings: [n_i, dim].
 restored: restores[r].shape + [dim].
@@ -87,6 +95,12 @@ class LookUpManyOp : public OpKernel {
                     "counts must be given for all lookups or for none: "
                     "expected 0 or ",
                     n_, ", got ", num_counts_));
+    OP_REQUIRES_OK(context, context->GetAttr("M", &num_times_));
+    OP_REQUIRES(context, num_times_ == 0 || num_times_ == num_counts_,
+                tensorflow::errors::InvalidArgument(
+                    "timestamps must be given for all lookups that count or "
+                    "for none: expected 0 or ",
+                    num_counts_, ", got ", num_times_));
     OP_REQUIRES(context, static_cast<int>(restore_of.size()) == restores,
                 tensorflow::errors::InvalidArgument(
                     "restore_of must have one element per restore: expected ",
@@ -98,6 +112,14 @@ class LookUpManyOp : public OpKernel {
                     "max_keys must have one element per lookup or none: "
                     "expected ",
                     n_, ", got ", max_keys_.size()));
+    OP_REQUIRES_OK(context, context->GetAttr("coefficients", &coefficients_));
+    OP_REQUIRES(context,
+                coefficients_.empty() ||
+                    static_cast<int>(coefficients_.size()) == num_counts_,
+                tensorflow::errors::InvalidArgument(
+                    "coefficients must have one element per counts or none: "
+                    "expected ",
+                    num_counts_, ", got ", coefficients_.size()));
     restores_of_.resize(n_);
     for (int r = 0; r < restores; ++r) {
       OP_REQUIRES(context, restore_of[r] >= 0 && restore_of[r] < n_,
@@ -134,7 +156,7 @@ class LookUpManyOp : public OpKernel {
     TableRef table;
     mxrec::Span<const int64_t> keys;
     mxrec::Span<const int64_t> hints;
-    mxrec::Span<const int32_t> counts;
+    mxrec::Occurrences seen;
     const float* default_row = nullptr;
     Tensor temporary;  // addresses that nothing reads
     mxrec::Span<int64_t> addresses;
@@ -157,6 +179,7 @@ class LookUpManyOp : public OpKernel {
     if (!lookup->is_wanted) return Status();
     TF_RETURN_IF_ERROR(GetTable(context, i, &lookup->table));
     TF_RETURN_IF_ERROR(AtTable(lookup->table, ReadInputs(context, i, lookup)));
+    TF_RETURN_IF_ERROR(HoldRowsForStep(context, lookup->table));
     if (!max_keys_.empty()) {  // names the table itself
       TF_RETURN_IF_ERROR(
           CheckNumberOfKeys(lookup->keys.size(), max_keys_[i], lookup->table));
@@ -178,7 +201,8 @@ class LookUpManyOp : public OpKernel {
     }
     for (const int r : restores_of_[i]) {
       if (!context->output_required(2 * n_ + r)) continue;
-      const Tensor& positions = context->input(4 * n_ + num_counts_ + r);
+      const Tensor& positions =
+          context->input(4 * n_ + num_counts_ + num_times_ + r);
       tensorflow::TensorShape restored_shape = positions.shape();
       restored_shape.AddDim(dim_);
       Tensor* restored = nullptr;
@@ -209,9 +233,15 @@ class LookUpManyOp : public OpKernel {
       const Tensor& counts = context->input(3 * n_ + i);
       TF_RETURN_IF_ERROR(
           CheckVectorOrEmpty(counts, keys.NumElements(), "counts"));
-      lookup->counts = InputSpan<int32_t>(counts);
+      lookup->seen.counts = InputSpan<int32_t>(counts);
+      if (!coefficients_.empty()) lookup->seen.coefficient = coefficients_[i];
     }
-    const Tensor& row = context->input(3 * n_ + num_counts_ + i);
+    if (num_times_ > 0) {
+      const Tensor& timestamps = context->input(3 * n_ + num_counts_ + i);
+      TF_RETURN_IF_ERROR(CheckTimes(timestamps, keys.NumElements()));
+      lookup->seen.times = InputSpan<int64_t>(timestamps);
+    }
+    const Tensor& row = context->input(3 * n_ + num_counts_ + num_times_ + i);
     TF_RETURN_IF_ERROR(
         CheckVectorOrEmpty(row, dim_, "default_row", "dim elements"));
     if (row.NumElements() > 0) {
@@ -227,8 +257,8 @@ class LookUpManyOp : public OpKernel {
     mxrec::Table& table = lookup.table->table();
     TF_RETURN_IF_ERROR(
         ToTf(num_counts_ > 0
-                 ? table.FindOrInsert(lookup.keys, lookup.hints, lookup.counts,
-                                      lookup.addresses, parallel)
+                 ? table.FindOrAdmit(lookup.keys, lookup.hints, lookup.seen,
+                                     lookup.addresses, parallel)
                  : table.Find(lookup.keys, lookup.hints, lookup.addresses,
                               parallel)));
     if (lookup.embeddings != nullptr) {
@@ -278,9 +308,11 @@ class LookUpManyOp : public OpKernel {
 
   int n_ = 0;
   int num_counts_ = 0;
+  int num_times_ = 0;
   int dim_ = 0;
   std::vector<std::vector<int>> restores_of_;  // by lookup
   std::vector<int64_t> max_keys_;              // by lookup, or empty
+  std::vector<int64_t> coefficients_;          // the same
 };
 
 REGISTER_KERNEL_BUILDER(Name("MxRecLookUpMany").Device(tensorflow::DEVICE_CPU),

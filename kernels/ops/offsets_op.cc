@@ -5,8 +5,8 @@
 
 #include "op_utils.h"
 #include "shape_fns.h"
-#include "table_variables.h"
 #include "tensorflow/core/framework/op.h"
+#include "variable_utils.h"
 
 namespace mxrec_ops {
 namespace {
@@ -63,25 +63,19 @@ class OffsetsOp : public OpKernel {
                                        values.data() + values.size(),
                                        -1) == values.data() + values.size();
     if (all_initialized && reads_rows) return;
-    OP_REQUIRES_OK(context, Initialize(context, &table->table(), *offsets));
+    OP_REQUIRES_OK(context, Initialize(context, table, *offsets));
   }
 
  private:
-  static Status Initialize(OpKernelContext* context, mxrec::Table* table,
+  static Status Initialize(OpKernelContext* context, const TableRef& table,
                            const tensorflow::Tensor& offsets) {
-    const mxrec::TableOptions& options = table->options();
-    VarRef variable;
-    TF_RETURN_IF_ERROR(GetRowsVariable(context, 1, options, 0.0f, &variable));
-    tensorflow::mutex_lock lock(*variable->mu());
-    tensorflow::Tensor* rows = variable->tensor();
-    TF_RETURN_IF_ERROR(MakeUnshared(context, rows));
-    float* data = rows->flat<float>().data();
-    const size_t row_bytes = options.dim * sizeof(float);
-    return ToTf(table->InitializeRows(
-        mxrec::Span<const int64_t>(offsets.flat<int64_t>().data(),
-                                   offsets.NumElements()),
-        [&](int64_t offset, const float* initial) {
-          std::memcpy(data + offset * options.dim, initial, row_bytes);
+    RowsOfVariable rows;
+    TF_RETURN_IF_ERROR(rows.Lock(context, 1, table));
+    float* const data = rows.data();
+    const int dim = table->table().options().dim;
+    return ToTf(table->table().InitializeRows(
+        InputSpan<int64_t>(offsets), [&](int64_t offset, const float* initial) {
+          std::memcpy(data + offset * dim, initial, dim * sizeof(float));
         }));
   }
 };

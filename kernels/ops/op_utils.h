@@ -47,7 +47,11 @@ inline tensorflow::Status ToTf(const mxrec::Status& status) {
 class TableResource final : public tensorflow::ResourceBase {
  public:
   explicit TableResource(std::shared_ptr<mxrec::Table> table)
-      : table_(std::move(table)) {}
+      : table_(std::move(table)),
+        step_name_("mx_rec_step_of_" +
+                   std::to_string(reinterpret_cast<uintptr_t>(table_.get()))) {}
+  // Of what stands for the table in the container of a step.
+  const std::string& step_name() const { return step_name_; }
   mxrec::Table& table() const { return *table_; }
   std::string DebugString() const override {
     return "mx_rec table '" + table_->options().name + "'";
@@ -59,6 +63,7 @@ class TableResource final : public tensorflow::ResourceBase {
 
  private:
   const std::shared_ptr<mxrec::Table> table_;
+  const std::string step_name_;
 };
 
 using TableRef = tensorflow::core::RefCountPtr<TableResource>;
@@ -74,6 +79,37 @@ inline tensorflow::Status GetTable(tensorflow::OpKernelContext* context,
   }
   return tensorflow::LookupResource(
       context, tensorflow::HandleFromInput(context, index), table);
+}
+
+// Lasts as long as the step in whose container it is: TensorFlow destroys it
+// when the step has ended, however it ended.
+class StepResource final : public tensorflow::ResourceBase {
+ public:
+  explicit StepResource(std::shared_ptr<void> step) : step_(std::move(step)) {}
+  std::string DebugString() const override { return "mx_rec step"; }
+
+ private:
+  const std::shared_ptr<void> step_;
+};
+
+// From here on to the end of this step, rows of the table that are evicted are
+// not used again, so that addresses and offsets lead to them and to no others.
+// To be called before an op gets addresses.
+inline tensorflow::Status HoldRowsForStep(tensorflow::OpKernelContext* context,
+                                          const TableRef& table) {
+  if (!table->table().options().admission.may_evict() ||
+      context->step_container() == nullptr) {
+    return tensorflow::Status();
+  }
+  StepResource* step = nullptr;
+  TF_RETURN_IF_ERROR(context->step_container()->LookupOrCreate<StepResource>(
+      context->resource_manager(), table->step_name(), &step,
+      [&table](StepResource** created) {
+        *created = new StepResource(table->table().BeginStep());
+        return tensorflow::Status();
+      }));
+  step->Unref();
+  return tensorflow::Status();
 }
 
 // Runs the core's loops on TensorFlow's intra-op pool. The caller works too and
@@ -181,6 +217,18 @@ inline tensorflow::Status CheckNumberOfKeys(int64_t keys, int64_t max_keys,
       "table '", table->table().options().name, "': the batch has ", keys,
       " distinct keys, but send_count is ", max_keys,
       "; raise send_count, or use init(use_dynamic=True)");
+}
+
+// `tensor` must be a vector of one timestamp per key, of one for all, or empty.
+inline tensorflow::Status CheckTimes(const tensorflow::Tensor& tensor,
+                                     int64_t keys) {
+  TF_RETURN_IF_ERROR(CheckVector(tensor, "timestamps"));
+  const int64_t n = tensor.NumElements();
+  if (n <= 1 || n == keys) return tensorflow::Status();
+  return tensorflow::errors::InvalidArgument(
+      "timestamps must be empty, or have one element for all keys or one per "
+      "key: expected ",
+      keys, ", got ", n);
 }
 
 inline tensorflow::Status CheckScalar(const tensorflow::Tensor& tensor,

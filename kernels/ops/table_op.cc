@@ -1,4 +1,5 @@
 // MxRecTable: the handle of a table, which it creates on first use.
+#include "mxrec/shared_counts.h"
 #include "op_utils.h"
 #include "shape_fns.h"
 #include "tensorflow/core/framework/op.h"
@@ -10,6 +11,18 @@ using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Status;
+
+// Counts that several tables of a session share.
+class SharedCountsResource final : public tensorflow::ResourceBase {
+ public:
+  const std::shared_ptr<mxrec::SharedCounts>& counts() const { return counts_; }
+  std::string DebugString() const override { return "mx_rec shared counts"; }
+  int64_t MemoryUsed() const override { return counts_->bytes(); }
+
+ private:
+  const std::shared_ptr<mxrec::SharedCounts> counts_ =
+      std::make_shared<mxrec::SharedCounts>();
+};
 
 REGISTER_OP("MxRecTable")
     .Output("handle: resource")
@@ -26,6 +39,13 @@ REGISTER_OP("MxRecTable")
     .Attr("record_counts: bool = false")
     .Attr("fixed_capacity: int >= 0 = 0")
     .Attr("padding_keys: list(int) = []")
+    .Attr("access_threshold: int >= -1 = -1")
+    .Attr("eviction_threshold: int >= -1 = -1")
+    .Attr("record_times: bool = false")
+    .Attr("use_lookup_clock: bool = false")
+    .Attr("max_keys: int >= 0 = 0")
+    .Attr("evict_policy: {'lru', 'lfu'} = 'lru'")
+    .Attr("shared_counts: string = ''")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
     .SetIsStateful()
@@ -39,6 +59,14 @@ initializer: constant (a), uniform [a, b), normal and truncated_normal (mean a,
 fixed_capacity: 0 for a table that grows; else it keeps at most so many keys and
   no rows: MxRecOffsets leads to the rows of a variable.
 padding_keys: keys whose rows are never updated.
+access_threshold: the count from which on a key has a row; 0: counts stay as they
+  are; -1: every key has one when it is first seen.
+eviction_threshold: seconds, what MxRecEvict is called with; -1: nothing.
+record_times: keep when each key was last seen.
+use_lookup_clock: times are those of a clock that each MxRecFindOrInsert moves on.
+max_keys: 0, or a number of keys that the table comes down from by itself, those
+  first that were seen longest ago (lru) or least often (lfu).
+shared_counts: a name; tables of one name in a session count keys together.
 shared_name: tables of one session with one shared_name are one table.
 )doc");
 
@@ -53,6 +81,7 @@ class TableOp : public OpKernel {
         context, context->GetAttr("fixed_capacity", &options_.fixed_capacity));
     OP_REQUIRES_OK(context, ReadPaddingKeys(context, &options_.padding_keys));
     OP_REQUIRES_OK(context, ReadInitializer(context));
+    OP_REQUIRES_OK(context, ReadAdmission(context));
     OP_REQUIRES_OK(context, context->GetAttr("container", &container_));
     OP_REQUIRES_OK(context, context->GetAttr("shared_name", &shared_name_));
     if (shared_name_.empty()) shared_name_ = options_.name;
@@ -63,11 +92,7 @@ class TableOp : public OpKernel {
         container_.empty() ? context->resource_manager()->default_container()
                            : container_;
     TableResource* resource = nullptr;
-    OP_REQUIRES_OK(
-        context,
-        context->resource_manager()->LookupOrCreate<TableResource>(
-            container, shared_name_, &resource,
-            [this](TableResource** created) { return Create(created); }));
+    OP_REQUIRES_OK(context, LookUp(context, container, &resource));
     tensorflow::core::ScopedUnref unref(resource);
     OP_REQUIRES_OK(context, CheckSame(resource->table().options()));
     tensorflow::Tensor* handle = nullptr;
@@ -78,6 +103,35 @@ class TableOp : public OpKernel {
   }
 
  private:
+  Status LookUp(OpKernelContext* context, const std::string& container,
+                TableResource** resource) const {
+    tensorflow::ResourceMgr* const resources = context->resource_manager();
+    if (resources->Lookup(container, shared_name_, resource).ok()) {
+      return Status();
+    }
+    // What it shares is looked up first: a creator must not use the manager.
+    std::shared_ptr<mxrec::SharedCounts> shared;
+    TF_RETURN_IF_ERROR(LookUpSharedCounts(resources, container, &shared));
+    return resources->LookupOrCreate<TableResource>(
+        container, shared_name_, resource,
+        [&](TableResource** created) { return Create(shared, created); });
+  }
+
+  Status LookUpSharedCounts(
+      tensorflow::ResourceMgr* resources, const std::string& container,
+      std::shared_ptr<mxrec::SharedCounts>* counts) const {
+    if (shared_counts_.empty()) return Status();
+    SharedCountsResource* found = nullptr;
+    TF_RETURN_IF_ERROR(resources->LookupOrCreate<SharedCountsResource>(
+        container, shared_counts_, &found, [](SharedCountsResource** created) {
+          *created = new SharedCountsResource();
+          return Status();
+        }));
+    *counts = found->counts();
+    found->Unref();
+    return Status();
+  }
+
   // Reads options_.initializer; name and dim have been read.
   Status ReadInitializer(OpKernelConstruction* context) {
     mxrec::InitializerOptions* options = &options_.initializer;
@@ -129,9 +183,32 @@ class TableOp : public OpKernel {
     return Status();
   }
 
-  Status Create(TableResource** resource) const {
+  Status ReadAdmission(OpKernelConstruction* context) {
+    mxrec::AdmissionOptions* admission = &options_.admission;
+    std::string policy;
+    TF_RETURN_IF_ERROR(
+        context->GetAttr("access_threshold", &admission->access_threshold));
+    TF_RETURN_IF_ERROR(
+        context->GetAttr("eviction_threshold", &admission->eviction_threshold));
+    TF_RETURN_IF_ERROR(
+        context->GetAttr("record_times", &admission->record_times));
+    TF_RETURN_IF_ERROR(
+        context->GetAttr("use_lookup_clock", &admission->use_lookup_clock));
+    TF_RETURN_IF_ERROR(context->GetAttr("max_keys", &admission->max_keys));
+    TF_RETURN_IF_ERROR(context->GetAttr("evict_policy", &policy));
+    TF_RETURN_IF_ERROR(context->GetAttr("shared_counts", &shared_counts_));
+    admission->evict_policy = policy == "lfu"
+                                  ? mxrec::EvictPolicy::kLeastFrequent
+                                  : mxrec::EvictPolicy::kLeastRecent;
+    return ToTf(mxrec::Table::CompleteOptions(&options_));
+  }
+
+  Status Create(const std::shared_ptr<mxrec::SharedCounts>& shared,
+                TableResource** resource) const {
+    mxrec::TableOptions options = options_;
+    options.admission.shared_counts = shared;
     std::shared_ptr<mxrec::Table> table;
-    TF_RETURN_IF_ERROR(ToTf(mxrec::Table::Create(options_, &table)));
+    TF_RETURN_IF_ERROR(ToTf(mxrec::Table::Create(std::move(options), &table)));
     mxrec::Registry::Global().Register(table);
     *resource = new TableResource(std::move(table));
     return Status();
@@ -158,6 +235,7 @@ class TableOp : public OpKernel {
     if (a.fixed_capacity != b.fixed_capacity) return "fixed_capacity";
     if (a.record_counts != b.record_counts) return "record_counts";
     if (a.padding_keys != b.padding_keys) return "padding_keys";
+    if (DifferInAdmission(a.admission, b.admission)) return "admission";
     if (x.seed != y.seed) return "seed";
     if (x.kind != y.kind || x.a != y.a || x.b != y.b || x.scale != y.scale ||
         x.pool != y.pool) {
@@ -166,7 +244,17 @@ class TableOp : public OpKernel {
     return nullptr;
   }
 
+  static bool DifferInAdmission(const mxrec::AdmissionOptions& a,
+                                const mxrec::AdmissionOptions& b) {
+    return a.access_threshold != b.access_threshold ||
+           a.eviction_threshold != b.eviction_threshold ||
+           a.record_times != b.record_times ||
+           a.use_lookup_clock != b.use_lookup_clock ||
+           a.max_keys != b.max_keys || a.evict_policy != b.evict_policy;
+  }
+
   mxrec::TableOptions options_;
+  std::string shared_counts_;
   std::string container_;
   std::string shared_name_;
 };

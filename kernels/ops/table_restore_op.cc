@@ -84,6 +84,12 @@ class TableRestoreOp : public OpKernel {
     };
     mxrec::RestoreReport report;
     OP_REQUIRES_OK(context, ToTf(table->table().Restore(request, &report)));
+    if (!report.differences.empty()) {
+      LOG(WARNING) << "table '" << table->table().options().name
+                   << "' was restored from '" << request.prefix
+                   << "' with other settings: " << report.differences
+                   << "; those of this program hold";
+    }
     // A new key's slots must not be those of a key of before.
     variables.ResetSlots(report.keys, initials);
     variables.SetSteps(report.steps);

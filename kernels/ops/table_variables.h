@@ -9,59 +9,9 @@
 #include <vector>
 
 #include "op_utils.h"
-#include "tensorflow/core/framework/resource_var.h"
+#include "variable_utils.h"
 
 namespace mxrec_ops {
-
-using VarRef = tensorflow::core::RefCountPtr<tensorflow::Var>;
-
-// Who has read a variable may still hold its buffer.
-inline tensorflow::Status MakeUnshared(tensorflow::OpKernelContext* context,
-                                       tensorflow::Tensor* tensor) {
-  if (tensor->RefCountIsOne()) return tensorflow::Status();
-  tensorflow::Tensor copy;
-  TF_RETURN_IF_ERROR(
-      context->allocate_temp(tensor->dtype(), tensor->shape(), &copy));
-  std::memcpy(const_cast<char*>(copy.tensor_data().data()),
-              tensor->tensor_data().data(), tensor->TotalBytes());
-  *tensor = copy;
-  return tensorflow::Status();
-}
-
-// The variable of input `index`, made with rows [capacity, dim] of `initial` if
-// it has no value yet.
-inline tensorflow::Status GetRowsVariable(tensorflow::OpKernelContext* context,
-                                          int index,
-                                          const mxrec::TableOptions& options,
-                                          float initial, VarRef* variable) {
-  const tensorflow::TensorShape shape({options.fixed_capacity, options.dim});
-  TF_RETURN_IF_ERROR(tensorflow::LookupOrCreateResource<tensorflow::Var>(
-      context, tensorflow::HandleFromInput(context, index), variable,
-      [&](tensorflow::Var** created) {
-        *created = new tensorflow::Var(tensorflow::DT_FLOAT);
-        tensorflow::Tensor rows;
-        const tensorflow::Status status =
-            context->allocate_temp(tensorflow::DT_FLOAT, shape, &rows);
-        if (!status.ok()) {
-          (*created)->Unref();
-          return status;
-        }
-        rows.flat<float>().setConstant(initial);
-        *(*created)->tensor() = rows;
-        (*created)->is_initialized = true;
-        return tensorflow::Status();
-      }));
-  tensorflow::mutex_lock lock(*(*variable)->mu());
-  const tensorflow::Tensor& rows = *(*variable)->tensor();
-  if (rows.dtype() == tensorflow::DT_FLOAT && rows.shape() == shape) {
-    return tensorflow::Status();
-  }
-  return tensorflow::errors::FailedPrecondition(
-      "table '", options.name, "': its variables must be float ",
-      shape.DebugString(), ", got ",
-      tensorflow::DataTypeString(rows.dtype()), " ",
-      rows.shape().DebugString());
-}
 
 // The step count of input `index`, made as 0 if it has no value yet.
 inline tensorflow::Status GetStepVariable(tensorflow::OpKernelContext* context,

@@ -42,8 +42,8 @@ def recgraph(context: click.Context) -> None:
     directory of a SavedModel. The op library is needed by verify and freeze alone.
 
     Exit codes: 0 done (diff, verify: equal), 1 diff or verify found a difference, 2 bad usage or a file that
-    cannot be read or written, 3 a pass failed, or refused under --strict, or a graph failed to run. Problems
-    are one line on stderr.
+    cannot be read or written, 3 a graph is broken or failed to run, or a pass failed, or refused under --strict.
+    Problems are one line on stderr.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())

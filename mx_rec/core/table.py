@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -54,9 +54,27 @@ class EmbeddingTable:
         """State and bytes of the newest live table of that name, None if none lives."""
         return ops.table_stats(self.table_name)
 
-    def _query(self, what: str) -> tf.Tensor:
+    def history(self, session: tf.compat.v1.Session) -> ops.table_ops.TableHistory:
+        """Counts and times of all keys that the table in `session` counts, with a row or not yet; sorted by key."""
+        return session.run(self._query("history"))
+
+    def evict(self, session: tf.compat.v1.Session) -> int:
+        """Evicts by the table's `eviction_threshold`; how many keys lost their rows.
+
+        Raises:
+            tf.errors.FailedPreconditionError: the table has no such threshold.
+        """
+        return int(session.run(self._query("evict").keys))
+
+    def _query(self, what: str) -> Any:
         """The query op of this table, made once per graph."""
-        make = {"size": ops.table_size, "capacity": ops.table_capacity, "export": ops.table_export}[what]
+        make = {
+            "size": ops.table_size,
+            "capacity": ops.table_capacity,
+            "export": ops.table_export,
+            "history": ops.table_history,
+            "evict": ops.evict,
+        }[what]
         graph = self.handle.graph
         name = f"mx_rec/{self.table_name}/{what}"
         try:
@@ -64,6 +82,9 @@ class EmbeddingTable:
         except KeyError:
             with graph.as_default(), tf.compat.v1.name_scope(None), tf.control_dependencies(None):
                 return make(self.handle, name=name)
-        if what == "export":
-            return ops.table_ops.TableContent(*operation.outputs)
-        return operation.outputs[0]
+        result = {
+            "export": ops.table_ops.TableContent,
+            "history": ops.table_ops.TableHistory,
+            "evict": ops.table_ops.Evicted,
+        }.get(what)
+        return operation.outputs[0] if result is None else result(*operation.outputs)

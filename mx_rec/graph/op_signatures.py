@@ -21,8 +21,13 @@ OP_OFFSETS = "MxRecOffsets"
 OP_PREPARE_MANY = "MxRecPrepareMany"
 OP_LOOK_UP_MANY = "MxRecLookUpMany"
 OP_SUM_GRADIENTS_MANY = "MxRecSumGradientsMany"
+OP_KEY_TIMES = "MxRecKeyTimes"
 OP_FORWARD = "MxRecForward"
 OP_POOL = "MxRecPool"
+OP_TABLE_IMPORT = "MxRecTableImport"
+OP_TABLE_RESTORE = "MxRecTableRestore"
+OP_TABLE_SAVE = "MxRecTableSave"
+OP_TABLE_SIZE = "MxRecTableSize"
 OP_ROW_SPLITS = "MxRecRowSplits"
 
 
@@ -59,6 +64,13 @@ SIGNATURES: dict[str, Signature] = {
             "record_counts: bool = false",
             "fixed_capacity: int = 0",
             "padding_keys: list(int) = []",
+            "access_threshold: int = -1",
+            "eviction_threshold: int = -1",
+            "record_times: bool = false",
+            "use_lookup_clock: bool = false",
+            "max_keys: int = 0",
+            "evict_policy: string = lru",
+            "shared_counts: string = ",
             "container: string = ",
             "shared_name: string = ",
         ),
@@ -71,7 +83,9 @@ SIGNATURES: dict[str, Signature] = {
     ),
     OP_LOOK_AHEAD: Signature((_HANDLE, "keys: int64"), ("hints: int64",), ("reserve: bool = false",)),
     OP_FIND_OR_INSERT: Signature(
-        (_HANDLE, "keys: int64", "hints: int64", "counts: int32"), ("addresses: int64",), ("max_keys: int = 0",)
+        (_HANDLE, "keys: int64", "hints: int64", "counts: int32", "timestamps: M * int64"),
+        ("addresses: int64",),
+        ("max_keys: int = 0", "coefficient: int = 1", "M: int = 0"),
     ),
     OP_FIND: Signature((_HANDLE, "keys: int64", "hints: int64"), ("addresses: int64",), ("max_keys: int = 0",)),
     OP_GATHER: Signature((_HANDLE, "addresses: int64", "default_row: float"), ("embeddings: float",), ("dim: int",)),
@@ -85,7 +99,19 @@ SIGNATURES: dict[str, Signature] = {
     "MxRecApplyAdagradByAddress": Signature(
         (_HANDLE, "addresses: int64", "gradients: float", "learning_rate: float"),
         (),
-        ("initial_accumulator_value: float = 0.9",),
+        ("initial_accumulator_value: float = 0.9", "epsilon: float = 1e-7", "root_epsilon: float = 0"),
+    ),
+    "MxRecApplyAdamByAddress": Signature(
+        (
+            _HANDLE,
+            "addresses: int64",
+            "gradients: float",
+            "step_size: float",
+            "beta1: float",
+            "beta2: float",
+            "epsilon: float",
+        ),
+        (),
     ),
     "MxRecApplyFtrlByAddress": Signature(
         (_HANDLE, "addresses: int64", "gradients: float", "learning_rate: float"),
@@ -122,17 +148,30 @@ SIGNATURES: dict[str, Signature] = {
             "keys: N * int64",
             "hints: N * int64",
             "counts: C * int32",
+            "timestamps: M * int64",
             "default_rows: N * float",
             "restores: R * int32",
         ),
         ("addresses: N * int64", "embeddings: N * float", "restored: R * float"),
-        ("N: int", "C: int", "R: int", "restore_of: list(int)", "dim: int", "max_keys: list(int) = []"),
+        (
+            "N: int",
+            "C: int",
+            "R: int",
+            "restore_of: list(int)",
+            "dim: int",
+            "max_keys: list(int) = []",
+            "coefficients: list(int) = []",
+            "M: int = 0",
+        ),
     ),
     OP_SUM_GRADIENTS_MANY: Signature(
         ("gradients: N * float", "restores: N * int32", "keys: N * int64"),
         ("sums: N * float",),
         ("N: int", "dim: int"),
         stateful=False,
+    ),
+    OP_KEY_TIMES: Signature(
+        ("keys: int64", "restore: int32", "timestamps: int64"), ("key_times: int64",), stateful=False
     ),
     OP_FORWARD: Signature(("tensor: T",), ("forwarded: T",), ("T: type",)),
     OP_ROW_SPLITS: Signature(("indices: int64", "num_rows: int64"), ("row_splits: int64",), stateful=False),
@@ -154,7 +193,7 @@ SIGNATURES: dict[str, Signature] = {
         ("combiner: string",),
         stateful=False,
     ),
-    "MxRecTableSave": Signature(
+    OP_TABLE_SAVE: Signature(
         (_HANDLE, "prefix: string", "variables: V * resource", "steps: S * resource"),
         ("manifest: string",),
         (
@@ -166,7 +205,7 @@ SIGNATURES: dict[str, Signature] = {
             "slot_initials: list(float) = []",
         ),
     ),
-    "MxRecTableRestore": Signature(
+    OP_TABLE_RESTORE: Signature(
         (_HANDLE, "prefix: string", "manifest: string", "variables: V * resource", "steps: S * resource"),
         (),
         (
@@ -185,8 +224,17 @@ SIGNATURES: dict[str, Signature] = {
         (),
         ("V: int", "S: int", "slot_initials: list(float) = []"),
     ),
-    "MxRecTableSize": Signature((_HANDLE,), ("size: int64",)),
+    OP_TABLE_SIZE: Signature((_HANDLE,), ("size: int64",)),
     "MxRecTableCapacity": Signature((_HANDLE,), ("capacity: int64",)),
+    "MxRecEvict": Signature((_HANDLE, "threshold: int64"), ("evicted: int64", "evicted_candidates: int64")),
+    "MxRecSetThreshold": Signature((_HANDLE, "threshold: int32"), ("in_force: int32",)),
+    "MxRecResetSlots": Signature(
+        (_HANDLE, "slots: N * resource", "offsets: int64"), (), ("N: int", "initial_values: list(float)")
+    ),
+    "MxRecTableHistory": Signature(
+        (_HANDLE,), ("keys: int64", "counts: int64", "times: int64", "has_row: bool")
+    ),
+    OP_TABLE_IMPORT: Signature((_HANDLE, "keys: int64", "rows: float"), ()),
     "MxRecTableExport": Signature((_HANDLE,), ("keys: int64", "rows: float", "counts: int64")),
 }
 
@@ -201,6 +249,7 @@ MANY_OF: dict[str, str] = {
     update: f"{update}Many"
     for update in (
         "MxRecApplyAdagradByAddress",
+        "MxRecApplyAdamByAddress",
         "MxRecApplyFtrlByAddress",
         "MxRecApplyLazyAdamByAddress",
         "MxRecApplySgdByAddress",

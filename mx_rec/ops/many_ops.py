@@ -63,6 +63,8 @@ def look_up_many(
     restores: Sequence[TensorLike] = (),
     restore_of: Sequence[int] = (),
     max_keys: Sequence[int] = (),
+    timestamps: Sequence[TensorLike] = (),
+    coefficients: Sequence[int] = (),
     name: Optional[str] = None,
 ) -> LookedUp:
     """`find_or_insert` (or `find`) and `gather_by_address` for several lookups.
@@ -79,6 +81,8 @@ def look_up_many(
         restores: int32 of any shapes, positions in the keys of a lookup.
         restore_of: for each of `restores` the index of its lookup.
         max_keys: for each lookup the largest n_i, 0 for any; or none at all.
+        timestamps: for each of `counts` int64 [n_i], [1] or [0]; or none at all. See `find_or_insert`.
+        coefficients: for each of `counts` what an occurrence counts; or none at all: 1.
         name: of the node.
 
     Returns:
@@ -93,11 +97,13 @@ def look_up_many(
         keys=keys,
         hints=hints,
         counts=counts,
+        timestamps=timestamps,
         default_rows=default_rows,
         restores=restores,
         restore_of=restore_of,
         dim=dim,
         max_keys=max_keys,
+        coefficients=coefficients,
         name=name,
     )
     return LookedUp(*result)
@@ -168,4 +174,5 @@ def _for_several(
 apply_sgd_by_address_many = _for_several(table_ops.apply_sgd_by_address)
 apply_lazy_adam_by_address_many = _for_several(table_ops.apply_lazy_adam_by_address)
 apply_adagrad_by_address_many = _for_several(table_ops.apply_adagrad_by_address)
+apply_adam_by_address_many = _for_several(table_ops.apply_adam_by_address)
 apply_ftrl_by_address_many = _for_several(table_ops.apply_ftrl_by_address)

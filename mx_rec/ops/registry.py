@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
+import enum
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Optional
 
 from mx_rec.ops.library import library_path, load_library
@@ -22,7 +24,11 @@ class TableStats:
         update_count: optimizer steps applied.
         index_bytes: bytes of the key index.
         row_bytes: bytes of the rows handed out.
-        other_bytes: bytes of keys, counts and marks.
+        other_bytes: bytes of keys, counts, marks and candidates.
+        candidates: keys that are counted and have no row yet.
+        evicted_keys: keys that lost their rows so far.
+        evicted_candidates: candidates that were forgotten so far.
+        rows_waiting: rows of evicted keys that no other key has yet.
     """
 
     size: int
@@ -32,6 +38,10 @@ class TableStats:
     index_bytes: int
     row_bytes: int
     other_bytes: int
+    candidates: int
+    evicted_keys: int
+    evicted_candidates: int
+    rows_waiting: int
 
 
 @functools.lru_cache(maxsize=1)
@@ -44,6 +54,14 @@ def _c_library() -> ctypes.CDLL:
     library.mxrec_beginning_was_run.restype = ctypes.c_int
     library.mxrec_table_stats.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_int64)]
     library.mxrec_table_stats.restype = ctypes.c_int
+    library.mxrec_request_save.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_int64]
+    library.mxrec_request_save.restype = None
+    library.mxrec_end_save.argtypes = [ctypes.c_char_p, ctypes.c_int]
+    library.mxrec_end_save.restype = None
+    library.mxrec_last_saved_prefix.argtypes = [ctypes.c_char_p, ctypes.c_int64]
+    library.mxrec_last_saved_prefix.restype = ctypes.c_int64
+    library.mxrec_evict.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_int64)]
+    library.mxrec_evict.restype = ctypes.c_int
     library.mxrec_release_all.argtypes = []
     library.mxrec_release_all.restype = ctypes.c_int
     return library
@@ -71,6 +89,60 @@ def table_stats(table_name: str) -> Optional[TableStats]:
     if not _c_library().mxrec_table_stats(table_name.encode(), values):
         return None
     return TableStats(*values)
+
+
+class SaveKind(enum.IntEnum):
+    """What a save of tables is for."""
+
+    PLAIN = 0
+    """For itself; it leaves the files that deltas build on alone."""
+    BASE = 1
+    """Full; later deltas may build on it."""
+    DELTA = 2
+    """What has changed since the last base or delta that is complete; full if there is none."""
+
+
+@contextlib.contextmanager
+def saving(prefix: str, kind: SaveKind, least_count: int = 0) -> Iterator[None]:
+    """What a Saver does to the checkpoint `prefix` meanwhile is of this kind, and complete unless an error is raised.
+
+    Args:
+        prefix: exactly as the Saver gives it to its ops.
+        kind: of the save.
+        least_count: keys that were met fewer times since the last save are left out of a delta.
+    """
+    library = _c_library()
+    library.mxrec_request_save(prefix.encode(), kind, least_count)
+    complete = False
+    try:
+        yield
+        complete = True
+    finally:
+        library.mxrec_end_save(prefix.encode(), complete)
+
+
+def last_saved_prefix() -> Optional[str]:
+    """The checkpoint that a table of this process was last saved to, None if none was."""
+    library = _c_library()
+    length = library.mxrec_last_saved_prefix(None, 0)
+    while True:
+        text = ctypes.create_string_buffer(length + 1)
+        now = library.mxrec_last_saved_prefix(text, length + 1)
+        if now <= length:
+            return text.value.decode() or None
+        length = now
+
+
+def evict_from_table(table_name: str) -> Optional[int]:
+    """Evicts from the newest live table of that name by its `eviction_threshold`.
+
+    Returns:
+        How many keys lost their rows; None if no session has such a table, or it has no such threshold.
+    """
+    evicted = ctypes.c_int64()
+    if not _c_library().mxrec_evict(table_name.encode(), ctypes.byref(evicted)):
+        return None
+    return evicted.value
 
 
 def release_all_tables() -> int:

@@ -29,6 +29,22 @@ class TableContent(NamedTuple):
     counts: tf.Tensor
 
 
+class TableHistory(NamedTuple):
+    """Result of `table_history`."""
+
+    keys: tf.Tensor
+    counts: tf.Tensor
+    times: tf.Tensor
+    has_row: tf.Tensor
+
+
+class Evicted(NamedTuple):
+    """Result of `evict`."""
+
+    keys: tf.Tensor
+    candidates: tf.Tensor
+
+
 def table_handle(
     table_name: str,
     dim: int,
@@ -42,6 +58,13 @@ def table_handle(
     record_counts: bool = False,
     fixed_capacity: int = 0,
     padding_keys: Sequence[int] = (),
+    access_threshold: int = -1,
+    eviction_threshold: int = -1,
+    record_times: bool = False,
+    use_lookup_clock: bool = False,
+    max_keys: int = 0,
+    evict_policy: str = "lru",
+    shared_counts: str = "",
     name: Optional[str] = None,
 ) -> tf.Tensor:
     """Handle (scalar resource) of a table that is created on first use in a session.
@@ -60,6 +83,14 @@ def table_handle(
         fixed_capacity: 0 for a table that grows and keeps its rows; else it keeps at most so many keys,
             and `offsets` leads to the rows of a variable.
         padding_keys: keys whose rows are never updated.
+        access_threshold: the count from which on a key has a row; 0: counts stay as they are; -1: every key has
+            one when it is first seen.
+        eviction_threshold: seconds, what `evict` goes by unless told otherwise; -1: nothing.
+        record_times: whether to keep when each key was last seen. Comes with an eviction_threshold and `max_keys`.
+        use_lookup_clock: times are those of a clock that each `find_or_insert` moves on by 1, not given ones.
+        max_keys: 0, or a number of keys that the table comes down from by itself.
+        evict_policy: which keys go first then: those seen longest ago (`lru`) or least often (`lfu`).
+        shared_counts: a name; tables of one name in a session count keys together.
         name: of the node.
     """
     pool = np.zeros([], np.float32) if initializer_pool is None else initializer_pool
@@ -75,6 +106,13 @@ def table_handle(
         record_counts=record_counts,
         fixed_capacity=fixed_capacity,
         padding_keys=list(padding_keys),
+        access_threshold=access_threshold,
+        eviction_threshold=eviction_threshold,
+        record_times=record_times,
+        use_lookup_clock=use_lookup_clock,
+        max_keys=max_keys,
+        evict_policy=evict_policy,
+        shared_counts=shared_counts,
         shared_name=table_name,
         name=name,
     )
@@ -112,9 +150,13 @@ def find_or_insert(
     hints: Optional[TensorLike] = None,
     counts: Optional[TensorLike] = None,
     max_keys: int = 0,
+    timestamps: Optional[TensorLike] = None,
+    coefficient: int = 1,
     name: Optional[str] = None,
 ) -> tf.Tensor:
     """Addresses int64 [n] of keys int64 [n]; missing keys are inserted.
+
+    In a table with admission a key is inserted once its count has reached the threshold; its address is 0 before.
 
     Args:
         handle: of the table.
@@ -122,17 +164,23 @@ def find_or_insert(
         hints: int64 [n] from `look_ahead`; a wrong hint costs time only.
         counts: int32 [n], occurrences to add to the keys' counts; 1 each by default.
         max_keys: the largest n, 0 for any.
+        timestamps: int64 [n], [1] (for all keys) or [0], seconds of at least 0: when the keys occurred. Without any
+            it is the newest time the table has seen.
+        coefficient: 1..2147483647, what an occurrence counts.
         name: of the node.
 
     Raises:
-        tf.errors.InvalidArgumentError: at run time, for more keys than `max_keys`; names the table and both numbers.
+        tf.errors.InvalidArgumentError: at run time, for more keys than `max_keys`, and for a negative timestamp; names
+            the table and the numbers.
     """
     return load_library().mx_rec_find_or_insert(
         handle=handle,
         keys=keys,
         hints=_or_empty(hints, tf.int64),
         counts=_or_empty(counts, tf.int32),
+        timestamps=[] if timestamps is None else [timestamps],
         max_keys=max_keys,
+        coefficient=coefficient,
         name=name,
     )
 
@@ -274,18 +322,50 @@ def apply_lazy_adam_by_address(
     )
 
 
+def apply_adam_by_address(
+    handle: tf.Tensor,
+    addresses: TensorLike,
+    gradients: TensorLike,
+    step_size: TensorLike,
+    beta1: TensorLike = 0.9,
+    beta2: TensorLike = 0.999,
+    epsilon: TensorLike = 1e-8,
+    name: Optional[str] = None,
+) -> tf.Operation:
+    """Adam whose moments decay in all rows and move all rows; shapes and errors as `apply_sgd_by_address`.
+
+    All rows: `m *= beta1`, `v *= beta2`; those of `addresses`: `m += g (1 - beta1)`, `v += g^2 (1 - beta2)`; all rows:
+    `row -= step_size m / (sqrt(v) + epsilon)` (Kingma and Ba, "Adam", 2014, in the form of
+    `tf.compat.v1.train.AdamOptimizer` for sparse gradients). `step_size` of step t is
+    `learning_rate * sqrt(1 - beta2^t) / (1 - beta1^t)`.
+    """
+    return load_library().mx_rec_apply_adam_by_address(
+        handle=handle,
+        addresses=addresses,
+        gradients=gradients,
+        step_size=step_size,
+        beta1=beta1,
+        beta2=beta2,
+        epsilon=epsilon,
+        name=name,
+    )
+
+
 def apply_adagrad_by_address(
     handle: tf.Tensor,
     addresses: TensorLike,
     gradients: TensorLike,
     learning_rate: TensorLike,
     initial_accumulator_value: float = 0.9,
+    epsilon: float = 1e-7,
+    root_epsilon: float = 0.0,
     name: Optional[str] = None,
 ) -> tf.Operation:
     """Adagrad; shapes and errors as `apply_sgd_by_address`.
 
-    `s += g^2`, `row -= learning_rate * g / sqrt(s + 1e-7)`, where s begins at `initial_accumulator_value`
-    in every row of the table (Duchi et al., "Adaptive subgradient methods", 2011, with an epsilon).
+    `s += g^2`, `row -= learning_rate * g / (sqrt(s + epsilon) + root_epsilon)`, where s begins at
+    `initial_accumulator_value` in every row of the table (Duchi et al., "Adaptive subgradient methods", 2011, with
+    an epsilon; `root_epsilon` is that of TensorFlow's SparseApplyAdagradV2).
     """
     return load_library().mx_rec_apply_adagrad_by_address(
         handle=handle,
@@ -293,6 +373,8 @@ def apply_adagrad_by_address(
         gradients=gradients,
         learning_rate=learning_rate,
         initial_accumulator_value=initial_accumulator_value,
+        epsilon=epsilon,
+        root_epsilon=root_epsilon,
         name=name,
     )
 
@@ -339,6 +421,17 @@ def table_size(handle: tf.Tensor, name: Optional[str] = None) -> tf.Tensor:
 def table_capacity(handle: tf.Tensor, name: Optional[str] = None) -> tf.Tensor:
     """Number of rows that fit without new memory, int64 scalar."""
     return load_library().mx_rec_table_capacity(handle=handle, name=name)
+
+
+def table_import(handle: tf.Tensor, keys: TensorLike, rows: TensorLike, name: Optional[str] = None) -> tf.Operation:
+    """Gives `keys` int64 [n] the `rows` float32 [n, d], whatever they had.
+
+    Missing keys are inserted, and counted 0 times; optimizer slots begin anew.
+
+    Raises:
+        tf.errors.InvalidArgumentError: at run time, for rows of another shape.
+    """
+    return load_library().mx_rec_table_import(handle=handle, keys=keys, rows=rows, name=name)
 
 
 def table_export(handle: tf.Tensor, name: Optional[str] = None) -> TableContent:
@@ -466,6 +559,84 @@ def ready_slots(
     return load_library().mx_rec_ready_slots(
         handle=handle, slots=list(slots), steps=list(steps), slot_initials=list(slot_initials), name=name
     )
+
+
+def key_times(keys: TensorLike, restore: TensorLike, timestamps: TensorLike, name: Optional[str] = None) -> tf.Tensor:
+    """When the keys of a batch were last seen in it: int64 [n], or [1] for a single timestamp.
+
+    Args:
+        keys: int64 [n], from `unique`.
+        restore: int32 of any shape, from `unique`.
+        timestamps: int64 of any shape: one, or one for each equally long part of `restore`, such as a sample.
+        name: of the node.
+
+    Raises:
+        tf.errors.InvalidArgumentError: at run time, for a number of timestamps that does not divide the ids.
+    """
+    return load_library().mx_rec_key_times(keys=keys, restore=restore, timestamps=timestamps, name=name)
+
+
+def evict(handle: tf.Tensor, threshold: TensorLike = -1, name: Optional[str] = None) -> Evicted:
+    """Evicts keys of which the newest time is at least `threshold` later than the time they were last seen.
+
+    Args:
+        handle: of the table.
+        threshold: int64 scalar, seconds; -1: the table's `eviction_threshold`.
+        name: of the node.
+
+    Returns:
+        How many keys lost their rows, and how many were forgotten that had none; int64 scalars.
+
+    Raises:
+        tf.errors.FailedPreconditionError: at run time, for a table that has no threshold or keeps no times.
+    """
+    return Evicted(*load_library().mx_rec_evict(handle=handle, threshold=tf.cast(threshold, tf.int64), name=name))
+
+
+def set_threshold(handle: tf.Tensor, threshold: TensorLike, name: Optional[str] = None) -> tf.Tensor:
+    """Changes the count from which on keys of a table have a row. Returns the threshold in force, an int32 scalar.
+
+    Args:
+        handle: of the table.
+        threshold: int32, of which the first element is taken. 0: counts stay as they are, the threshold too; greater:
+            the new threshold, and counts go on.
+        name: of the node.
+
+    Raises:
+        tf.errors.InvalidArgumentError: at run time, for a negative threshold.
+        tf.errors.FailedPreconditionError: at run time, for a table without admission.
+    """
+    return load_library().mx_rec_set_threshold(handle=handle, threshold=threshold, name=name)
+
+
+def reset_slots(
+    handle: tf.Tensor,
+    slots: Sequence[tf.Tensor],
+    offsets: TensorLike,
+    initial_values: Sequence[float],
+    name: Optional[str] = None,
+) -> tf.Operation:
+    """Writes initial values into the slots of rows that have come from evicted keys, once per row.
+
+    Args:
+        handle: of a table of fixed capacity.
+        slots: resource handles of float32 variables [capacity, d].
+        offsets: int64 [n], rows of the table; -1 is skipped.
+        initial_values: one per slot.
+        name: of the node.
+    """
+    return load_library().mx_rec_reset_slots(
+        handle=handle, slots=list(slots), offsets=offsets, initial_values=list(initial_values), name=name
+    )
+
+
+def table_history(handle: tf.Tensor, name: Optional[str] = None) -> TableHistory:
+    """What the table knows of all keys it counts, sorted: also of those that have no row yet.
+
+    Returns:
+        keys, counts and times int64 [n]; has_row bool [n]. Counts and times are 0 where they are not recorded.
+    """
+    return TableHistory(*load_library().mx_rec_table_history(handle=handle, name=name))
 
 
 def _or_empty(value: Optional[TensorLike], dtype: tf.DType) -> Any:

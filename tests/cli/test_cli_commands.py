@@ -28,7 +28,8 @@ class TestInspect:
         assert [f"{scope}/addresses", "movie", "train", "movie_ids:0", "IteratorV2", "movable"] in words
         assert ["IteratorV2", "initializable", "BatchDatasetV2:0", "IteratorGetNext"] in words
         assert "stays: " in ended.out
-        assert "plain TensorFlow: 1 ResourceGather" in ended.out
+        assert "Variables that plain TensorFlow looks up" in ended.out
+        assert "embedding_lookup by ResourceGather" in ended.out
         assert "Largest constants" in ended.out
 
     def test_json(self, recgraph, write, refused_graph, train_meta_graph, tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lookup_graphs import LookupGraph
+from static_graphs import momentum, near_misses, partitioned, trained
 from tensorflow.core.framework import function_pb2
 
 from mx_rec.graph import marks
@@ -31,6 +32,7 @@ from mx_rec.graph.canonical import canonical_text
 from mx_rec.graph.node import TensorRef
 from mx_rec.passes import Pass, PassFailed, PassManager, report_text
 from mx_rec.passes.adopt_orphans import AdoptOrphans
+from mx_rec.passes.convert_static_tables import ConvertStaticTables
 from mx_rec.passes.find_lookups import EVAL, TRAIN, FindLookups
 from mx_rec.passes.fuse_lookups import FuseLookups
 from mx_rec.passes.fuse_updates import FuseUpdates
@@ -39,6 +41,7 @@ from mx_rec.passes.hot_embedding import HotEmbedding
 from mx_rec.passes.insert_collections import InsertCollections
 from mx_rec.passes.merge_lookups import MergeLookups
 from mx_rec.passes.prune import Prune
+from mx_rec.passes.static_lookups.plans import BY_KEY, TableChoice
 from mx_rec.passes.swap_iterators import SwapIterators
 
 GOLDEN_DIR = Path(__file__).resolve().parent.parent / "golden_graphs"
@@ -580,6 +583,17 @@ def swapped() -> tuple[Pass, ...]:
 
 
 CASES = [
+    GoldenCase("positive", ConvertStaticTables((TableChoice("emb", "user"),)), trained),
+    GoldenCase(
+        "positive_by_key", ConvertStaticTables((TableChoice("e*", "", BY_KEY, drop_modulo=True),)), trained
+    ),
+    GoldenCase("positive_partitioned", ConvertStaticTables((TableChoice("emb"),)), partitioned),
+    GoldenCase("no_match", ConvertStaticTables((TableChoice("*"),)), train_and_eval),
+    GoldenCase("no_match_not_chosen", ConvertStaticTables((TableChoice("other_*"),)), trained),
+    GoldenCase("refused", ConvertStaticTables((TableChoice("*"),)), near_misses),
+    GoldenCase("refused_momentum", ConvertStaticTables((TableChoice("*"),)), momentum),
+    GoldenCase("static", FindLookups(), near_misses),
+    GoldenCase("converted", Prune(), trained, (ConvertStaticTables((TableChoice("emb"),)),)),
     GoldenCase("positive", FindLookups(), train_and_eval),
     GoldenCase("pooled", FindLookups(), pooled),
     GoldenCase("no_match", FindLookups(), plain_tensorflow),

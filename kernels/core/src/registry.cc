@@ -50,18 +50,24 @@ std::shared_ptr<Table> Registry::Find(const std::string& name) const {
   return nullptr;
 }
 
-int Registry::ReleaseAll() {
+std::vector<std::shared_ptr<Table>> Registry::Live() const {
   std::vector<std::shared_ptr<Table>> live;
-  {
-    std::lock_guard<std::mutex> lock(impl_->mutex);
-    for (auto& entry : impl_->tables) {
-      for (auto& weak : entry.second) {
-        std::shared_ptr<Table> table = weak.lock();
-        if (table != nullptr && !table->released()) {
-          live.push_back(std::move(table));
-        }
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  for (const auto& entry : impl_->tables) {
+    for (const auto& weak : entry.second) {
+      std::shared_ptr<Table> table = weak.lock();
+      if (table != nullptr && !table->released()) {
+        live.push_back(std::move(table));
       }
     }
+  }
+  return live;
+}
+
+int Registry::ReleaseAll() {
+  const std::vector<std::shared_ptr<Table>> live = Live();
+  {
+    std::lock_guard<std::mutex> lock(impl_->mutex);
     impl_->tables.clear();
   }
   // Outside the lock: a release waits for the operations under way.

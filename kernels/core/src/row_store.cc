@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 namespace mxrec {
@@ -41,6 +42,18 @@ void Unmap(void* area, int64_t bytes) {
   if (area != nullptr) munmap(area, static_cast<size_t>(bytes));
 }
 
+// Makes an area resident. A system that cannot does so when it is used.
+void Touch(void* start, int64_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  const uintptr_t from = reinterpret_cast<uintptr_t>(start) & ~uintptr_t{4095};
+  const uintptr_t to = reinterpret_cast<uintptr_t>(start) + bytes;
+  madvise(reinterpret_cast<void*>(from), to - from, MADV_POPULATE_WRITE);
+#else
+  static_cast<void>(start);
+  static_cast<void>(bytes);
+#endif
+}
+
 int SlabShift(int dim) {
   const int64_t row_bytes = dim * static_cast<int64_t>(sizeof(float));
   int shift = kMinSlabShift;
@@ -54,7 +67,7 @@ int SlabShift(int dim) {
 }  // namespace
 
 RowStore::RowStore(std::string name, int dim, bool record_counts,
-                   int64_t max_rows)
+                   bool record_times, int64_t max_rows)
     : name_(std::move(name)),
       dim_(dim),
       record_counts_(record_counts),
@@ -62,7 +75,10 @@ RowStore::RowStore(std::string name, int dim, bool record_counts,
       max_slabs_(kMaxRows >> SlabShift(dim)) {
   slab_shift_ = SlabShift(dim);
   slab_mask_ = (RowIndex{1} << slab_shift_) - 1;
-  key_shift_ = record_counts ? 4 : 3;
+  // Records do not straddle cache lines.
+  const int words = 1 + (record_counts ? 1 : 0) + (record_times ? 1 : 0);
+  key_shift_ = words == 1 ? 3 : words == 2 ? 4 : 5;
+  time_place_ = record_times ? words - 1 : 0;
   stride_ = dim;
 }
 
@@ -70,6 +86,7 @@ RowStore::~RowStore() {
   const uint32_t ready = slabs_ready_.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < ready; ++i) {
     Unmap(slabs_[i].data, DataBytes(stride_));
+    delete[] slabs_[i].generations.load(std::memory_order_relaxed);
   }
   for (const Area& area : meta_areas_) Unmap(area.start, area.bytes);
   Unmap(slabs_, max_slabs_ * static_cast<int64_t>(sizeof(Slab)));
@@ -111,7 +128,8 @@ char* RowStore::TakeMeta(bool huge_pages) {
 }
 
 int64_t RowStore::bytes_beside_rows() const {
-  return (rows_allocated() << key_shift_) + rows_allocated() * kBitKinds / 8;
+  return (rows_allocated() << key_shift_) + rows_allocated() * kBitKinds / 8 +
+         generation_bytes_.load(std::memory_order_relaxed);
 }
 
 Status RowStore::Allocate(uint32_t count, RowIndex* first) {
@@ -170,6 +188,36 @@ Status RowStore::AddSlab(int64_t rows_needed) {
   return Status::Ok();
 }
 
+void RowStore::TouchAhead(int64_t count) {
+  // Small pages cost little.
+  if (stride_ == 0 || DataBytes(stride_) < kHugePage) return;
+  const int64_t page_rows = std::max<int64_t>(
+      kHugePage / (stride_ * static_cast<int64_t>(sizeof(float))), 1);
+  // Shards take rows in runs, so that a call of few keys may take many. Never
+  // more than there are, so that a small table stays small.
+  const int64_t most = std::max(count, slab_rows());
+  const auto wanted = [&] {
+    const int64_t next = next_.load(std::memory_order_relaxed);
+    return std::min(next + std::min(most, next), max_rows_);
+  };
+  if (touched_.load(std::memory_order_relaxed) >= wanted()) return;
+  const std::unique_lock<std::mutex> lock(touch_mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return;
+  int64_t row = std::max({touched_.load(std::memory_order_relaxed),
+                          next_.load(std::memory_order_relaxed), slab_rows()});
+  while (row < wanted()) {
+    if (row >= capacity() && !AddSlab(row + 1).ok()) return;
+    const Slab& slab = SlabOf(static_cast<RowIndex>(row));
+    const int64_t at = row & slab_mask_;
+    const int64_t rows = std::min(page_rows, slab_rows() - at);
+    if (at == 0) Touch(slab.bits, MetaBytes());
+    Touch(slab.data + at * stride_,
+          rows * stride_ * static_cast<int64_t>(sizeof(float)));
+    row += rows;
+    touched_.store(row, std::memory_order_relaxed);
+  }
+}
+
 Status RowStore::AddSlots(const std::vector<float>& initial_values) {
   const int new_stride =
       stride_ + dim_ * static_cast<int>(initial_values.size());
@@ -202,7 +250,37 @@ Status RowStore::AddSlots(const std::vector<float>& initial_values) {
     slabs_[i].data = widened[i];
   }
   stride_ = new_stride;
+  touched_.store(used, std::memory_order_relaxed);
   return Status::Ok();
+}
+
+bool RowStore::Renew(RowIndex row, bool may_wrap) {
+  Slab& slab = SlabOf(row);
+  std::atomic<uint16_t>* generations =
+      slab.generations.load(std::memory_order_acquire);
+  if (generations == nullptr) {
+    auto* const fresh = new (std::nothrow) std::atomic<uint16_t>[slab_rows()]();
+    if (fresh == nullptr) return false;
+    // Another shard may be renewing a row of the slab.
+    if (slab.generations.compare_exchange_strong(generations, fresh,
+                                                 std::memory_order_acq_rel)) {
+      generations = fresh;
+      generation_bytes_.fetch_add(slab_rows() * sizeof(uint16_t),
+                                  std::memory_order_relaxed);
+    } else {
+      delete[] fresh;
+    }
+  }
+  std::atomic<uint16_t>& generation = generations[row & slab_mask_];
+  const uint32_t next = generation.load(std::memory_order_relaxed) + 1u;
+  if (next > kMaxGeneration && !may_wrap) return false;
+  generation.store(static_cast<uint16_t>(next & kMaxGeneration),
+                   std::memory_order_relaxed);
+  for (const BitKind kind : {kInitialized, kFrozen, kLimbo}) {
+    Word(kind, row)->fetch_and(~BitOf(row), std::memory_order_acq_rel);
+  }
+  Word(kStaleSlots, row)->fetch_or(BitOf(row), std::memory_order_relaxed);
+  return true;
 }
 
 void RowStore::ForgetInitialized() const {

@@ -33,6 +33,10 @@ class RowAccess {
   std::atomic<int64_t>* CountOf(RowIndex row) const {
     return reinterpret_cast<std::atomic<int64_t>*>(KeyOf(row) + 1);
   }
+  // Only if times are recorded.
+  std::atomic<int64_t>* TimeOf(RowIndex row) const {
+    return reinterpret_cast<std::atomic<int64_t>*>(KeyOf(row) + time_place_);
+  }
   bool IsVisible(RowIndex row) const {
     return IsSet(Word(kVisible, row)->load(std::memory_order_acquire), row);
   }
@@ -45,8 +49,23 @@ class RowAccess {
         Word(kVisible, row)->fetch_or(BitOf(row), std::memory_order_acq_rel),
         row);
   }
-  // No operation reuses a row yet, so every row is of the first generation.
-  uint32_t GenerationOf(RowIndex /*row*/) const { return 0; }
+  // Of an evicted key; its address is still legal.
+  bool IsInLimbo(RowIndex row) const {
+    return IsSet(Word(kLimbo, row)->load(std::memory_order_acquire), row);
+  }
+  // In this order, so that a reader finds the row in one of the two states.
+  void MoveToLimbo(RowIndex row) const {
+    Word(kLimbo, row)->fetch_or(BitOf(row), std::memory_order_release);
+    Word(kVisible, row)->fetch_and(~BitOf(row), std::memory_order_release);
+  }
+  // How often the row has been used before. Slabs without a reused row have no
+  // array of it.
+  uint32_t GenerationOf(RowIndex row) const {
+    const std::atomic<uint16_t>* const generations =
+        SlabOf(row).generations.load(std::memory_order_acquire);
+    if (generations == nullptr) return 0;
+    return generations[row & slab_mask_].load(std::memory_order_relaxed);
+  }
 
   bool IsInitialized(RowIndex row) const {
     return IsSet(Word(kInitialized, row)->load(std::memory_order_acquire), row);
@@ -54,6 +73,12 @@ class RowAccess {
   // After the row has been written.
   void SetInitialized(RowIndex row) const {
     Word(kInitialized, row)->fetch_or(BitOf(row), std::memory_order_release);
+  }
+  // True if what is kept elsewhere of the row was of another key until now.
+  bool TakeStaleSlots(RowIndex row) const {
+    std::atomic<uint64_t>* const word = Word(kStaleSlots, row);
+    if (!IsSet(word->load(std::memory_order_relaxed), row)) return false;
+    return IsSet(word->fetch_and(~BitOf(row), std::memory_order_relaxed), row);
   }
   // Before the row becomes visible.
   void Freeze(RowIndex row) const {
@@ -74,6 +99,11 @@ class RowAccess {
     Word(kMark, row)->store(0, std::memory_order_relaxed);
   }
 
+  // Whether the 64 rows from `first` on, a multiple of 64, are visible.
+  uint64_t VisibleWord(RowIndex first) const {
+    return Word(kVisible, first)->load(std::memory_order_acquire);
+  }
+
  protected:
   // Each is an array of its own, a bit for a row, so that what a lookup reads
   // stays in cache and what a table does not use is never resident.
@@ -82,14 +112,17 @@ class RowAccess {
     kInitialized,  // of rows kept elsewhere
     kFrozen,       // updates skip the row
     kMark,
+    kLimbo,
+    kStaleSlots,  // kept elsewhere, to be initialized
     kBitKinds
   };
   struct Slab {
     float* data;
-    // A key each, followed by its count if counts are recorded: whoever counts
-    // has just compared the key, and both are in one cache line.
+    // A key each, followed by its count and time if they are recorded: whoever
+    // counts has just compared the key, and all are in one cache line.
     char* keys;
     std::atomic<uint64_t>* bits;  // of each kind, one after the other
+    std::atomic<std::atomic<uint16_t>*> generations;  // null: all 0
   };
 
   Slab& SlabOf(RowIndex row) const { return slabs_[row >> slab_shift_]; }
@@ -107,7 +140,8 @@ class RowAccess {
   Slab* slabs_ = nullptr;
   int slab_shift_ = 0;
   RowIndex slab_mask_ = 0;
-  int key_shift_ = 0;  // log2 of the bytes of a key and its count
+  int key_shift_ = 0;   // log2 of the bytes of a key, its count and time
+  int time_place_ = 0;  // of the time, in words from the key
   int stride_ = 0;
 };
 
@@ -117,7 +151,8 @@ class RowAccess {
 class RowStore : public RowAccess {
  public:
   // `dim` floats per row to begin with; 0 if rows are kept elsewhere.
-  RowStore(std::string name, int dim, bool record_counts, int64_t max_rows);
+  RowStore(std::string name, int dim, bool record_counts, bool record_times,
+           int64_t max_rows);
   ~RowStore();
   RowStore(const RowStore&) = delete;
   RowStore& operator=(const RowStore&) = delete;
@@ -128,10 +163,22 @@ class RowStore : public RowAccess {
   // Hands out `count` consecutive row indices, not visible, content undefined.
   Status Allocate(uint32_t count, RowIndex* first);
 
+  // Makes the memory of the next `count` rows resident, as far as the system
+  // can. The first touch of a huge page may take milliseconds, so that is for
+  // a caller whom nobody waits for.
+  void TouchAhead(int64_t count);
+
   // Widens every row by `initial_values.size()` slots of dim floats each.
   Status AddSlots(const std::vector<float>& initial_values);
 
   void ForgetInitialized() const;
+
+  // Prepares a row that comes from an evicted key for another one: a new
+  // generation, and no bit set but that of stale slots. False if the row has
+  // been used as often as addresses can tell apart and `may_wrap` is false, or
+  // if there is no memory: the row is then of no more use. For the only one
+  // that has the row.
+  bool Renew(RowIndex row, bool may_wrap);
 
   bool records_counts() const { return record_counts_; }
   int64_t rows_allocated() const {
@@ -161,10 +208,13 @@ class RowStore : public RowAccess {
   const int dim_;
   const bool record_counts_;
   const int64_t max_rows_;
+  std::atomic<int64_t> generation_bytes_{0};
   int64_t max_slabs_ = 0;
   std::atomic<uint32_t> slabs_ready_{0};
   std::atomic<int64_t> next_{0};
-  std::mutex grow_mutex_;  // guards what follows
+  std::atomic<int64_t> touched_{0};  // rows whose memory is resident
+  std::mutex touch_mutex_;  // held by the one who touches; taken before:
+  std::mutex grow_mutex_;   // guards what follows
   struct Area {
     void* start;
     int64_t bytes;

@@ -39,6 +39,21 @@ void ShardIndex::Insert(uint64_t hash, RowIndex row) {
   }
 }
 
+void ShardIndex::Erase(uint64_t hash, RowIndex row) {
+  const uint8_t tag = TagOf(hash);
+  for (uint32_t at = Home(hash);; at = Next(at)) {
+    Bucket& bucket = buckets_[at];
+    for (uint32_t match = Match(bucket, tag); match != 0; match &= match - 1) {
+      const int slot = __builtin_ctz(match);
+      if (bucket.rows[slot] != row) continue;
+      bucket.tags[slot] = 0;
+      --size_;
+      return;
+    }
+    --bucket.passed;
+  }
+}
+
 bool ShardIndex::Grow(const RowAccess& rows) {
   const uint32_t new_count = CountAtLevel(level_ + (count_ == 0 ? 0 : 1));
   Bucket* fresh = static_cast<Bucket*>(

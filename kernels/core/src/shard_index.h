@@ -83,6 +83,8 @@ class ShardIndex {
   bool Reserve(const RowAccess& rows) { return size_ < limit_ || Grow(rows); }
   // The key must be absent, and Reserve must have returned true.
   void Insert(uint64_t hash, RowIndex row);
+  // The key must be there, in that row.
+  void Erase(uint64_t hash, RowIndex row);
 
  private:
   static constexpr int kSlots = 12;

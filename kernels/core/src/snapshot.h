@@ -19,29 +19,29 @@ namespace mxrec {
 // Rows that are not written yet are pending. Whoever is about to change a
 // pending row copies it here first; the saver copies the others in turn.
 //
-// Thread safety: of one row, only one thread at a time may call Keep; a row may
-// be changed only by who has seen that it is not pending.
+// Thread safety: of one row, only one thread at a time may call KeepBeforeChange;
+// a row may be changed only by who has seen that it is not pending.
 class Snapshot {
  public:
   // `stride` floats per row, those at the beginning of it; 0: none.
-  Snapshot(TableFileWriter* writer, int64_t rows, int stride, bool counts)
+  Snapshot(TableFileWriter* writer, int64_t rows, int stride, bool counts,
+           bool times)
       : writer_(writer),
         rows_(rows),
         stride_(stride),
         counts_(counts),
+        times_(times),
         pending_(new std::atomic<uint64_t>[static_cast<size_t>(
             (rows + 63) / 64)]()) {}
 
   int64_t rows() const { return rows_; }
+  // Whether a change of counts and times alone needs Keep.
+  bool has_counts_or_times() const { return counts_ || times_; }
   std::atomic<uint64_t>* words() { return pending_.get(); }
   bool IsPending(RowIndex row) const {
     return row < rows_ &&
            (pending_[row >> 6].load(std::memory_order_acquire) >> (row & 63) &
             1) != 0;
-  }
-  void SetPending(RowIndex row) {
-    pending_[row >> 6].fetch_or(uint64_t{1} << (row & 63),
-                                std::memory_order_relaxed);
   }
   // After the row has been copied.
   void ClearPending(RowIndex row) {
@@ -57,6 +57,10 @@ class Snapshot {
     if (counts_) {
       buffer->column<int64_t>(column++)[i] =
           access.CountOf(row)->load(std::memory_order_relaxed);
+    }
+    if (times_) {
+      buffer->column<int64_t>(column++)[i] =
+          access.TimeOf(row)->load(std::memory_order_relaxed);
     }
     if (stride_ > 0) {
       std::memcpy(buffer->column<float>(column) + i * stride_, access.Row(row),
@@ -81,6 +85,7 @@ class Snapshot {
     }
     ClearPending(row);
   }
+  TableFileWriter* writer() const { return writer_; }
   void SubmitKept() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (kept_ != nullptr) writer_->Submit(std::move(kept_));
@@ -91,6 +96,7 @@ class Snapshot {
   const int64_t rows_;
   const int stride_;
   const bool counts_;
+  const bool times_;
   const std::unique_ptr<std::atomic<uint64_t>[]> pending_;
   std::mutex mutex_;  // guards kept_
   std::unique_ptr<BlockBuffer> kept_;

@@ -26,8 +26,11 @@ TableImpl::TableImpl(TableOptions options)
       initializer_(options_.initializer, options_.dim),
       padding_keys_(options_.padding_keys.begin(), options_.padding_keys.end()),
       nonce_(NewNonce()),
-      rows_(new RowStore(options_.name, is_fixed() ? 0 : options_.dim,
-                         options_.record_counts, options_.fixed_capacity)) {
+      rows_(new RowStore(
+          options_.name, is_fixed() ? 0 : options_.dim, options_.record_counts,
+          options_.admission.record_times, options_.fixed_capacity)),
+      access_threshold_(options_.admission.access_threshold),
+      is_frozen_(options_.admission.access_threshold == 0) {
   shards_.reserve(kShards);
   for (int s = 0; s < kShards; ++s) {
     shards_.push_back(std::make_unique<Shard>(s));
@@ -41,10 +44,11 @@ MemoryUsage TableImpl::memory() const {
   for (const auto& shard : shards_) {
     std::lock_guard<std::mutex> lock(shard->mutex);
     usage.index_bytes += shard->index.bytes();
+    usage.other_bytes += shard->candidates.bytes() + shard->freed.bytes();
   }
   usage.row_bytes = rows_->rows_allocated() * rows_->stride() *
                     static_cast<int64_t>(sizeof(float));
-  usage.other_bytes = rows_->bytes_beside_rows();
+  usage.other_bytes += rows_->bytes_beside_rows();
   return usage;
 }
 
@@ -56,7 +60,37 @@ void TableImpl::Release() {
   size_.store(0);
 }
 
+Status Table::CompleteOptions(TableOptions* options) {
+  AdmissionOptions& admission = options->admission;
+  const auto refuse = [options](const std::string& what) {
+    return Status::InvalidArgument("table '" + options->name + "': " + what);
+  };
+  if (admission.access_threshold < -1 || admission.eviction_threshold < -1) {
+    return refuse(
+        "access_threshold and eviction_threshold must be at least -1, got " +
+        std::to_string(admission.access_threshold) + " and " +
+        std::to_string(admission.eviction_threshold));
+  }
+  if (admission.max_keys < 0 ||
+      (options->fixed_capacity > 0 &&
+       admission.max_keys > options->fixed_capacity)) {
+    return refuse("max_keys must be in [0, the capacity], got " +
+                  std::to_string(admission.max_keys));
+  }
+  if (admission.eviction_threshold >= 0) admission.record_times = true;
+  if (admission.admits()) options->record_counts = true;
+  if (admission.max_keys > 0) {
+    admission.record_times = true;
+    if (admission.evict_policy == EvictPolicy::kLeastFrequent) {
+      options->record_counts = true;
+    }
+  }
+  return Status::Ok();
+}
+
 Status Table::Create(TableOptions options, std::shared_ptr<Table>* table) {
+  const Status admission = CompleteOptions(&options);
+  if (!admission.ok()) return admission;
   if (options.dim < 1 || options.dim > kMaxDim) {
     return Status::InvalidArgument(
         "table '" + options.name + "': dim must be in [1, " +

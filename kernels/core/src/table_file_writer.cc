@@ -136,11 +136,11 @@ struct TableFileWriter::Impl {
   std::deque<std::unique_ptr<BlockBuffer>> full;
   std::vector<std::unique_ptr<BlockBuffer>> empty;
   int64_t buffers = 0;
-  bool busy = false;  // the thread writes a block
+  bool busy = false;  // somebody writes a block
   bool stop = false;
   Status status;
 
-  // Of the writing thread, and of others when it is idle.
+  // Of who has made the writer busy.
   int64_t offset = 0;
   int64_t flushed = 0;
   int64_t blocks = 0;
@@ -197,7 +197,8 @@ struct TableFileWriter::Impl {
   void Run() {
     std::unique_lock<std::mutex> lock(mutex);
     while (true) {
-      changed.wait(lock, [this] { return stop || !full.empty(); });
+      changed.wait(lock,
+                   [this] { return !busy && (stop || !full.empty()); });
       if (full.empty()) return;
       std::unique_ptr<BlockBuffer> buffer = std::move(full.front());
       full.pop_front();
@@ -308,7 +309,7 @@ void TableFileWriter::Submit(std::unique_ptr<BlockBuffer> buffer) {
 
 Status TableFileWriter::WriteBlock(BlockBuffer* buffer) {
   std::unique_lock<std::mutex> lock(impl_->mutex);
-  impl_->WaitUntilIdle(&lock);
+  impl_->changed.wait(lock, [this] { return !impl_->busy; });
   if (!impl_->status.ok()) return impl_->status;
   impl_->busy = true;
   lock.unlock();
@@ -316,6 +317,7 @@ Status TableFileWriter::WriteBlock(BlockBuffer* buffer) {
   lock.lock();
   impl_->busy = false;
   if (!status.ok() && impl_->status.ok()) impl_->status = status;
+  impl_->changed.notify_all();
   return status;
 }
 

@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <map>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "checkpoint_io.h"
@@ -44,12 +46,16 @@ bool BelongsToACheckpoint(const std::string& prefix) {
   return FileExists(prefix + ".index") || FileExists(prefix);
 }
 
-// Unless its writer is alive: that holds a lock on the file.
-void RemoveIfAbandoned(const std::string& path) {
-  const FileHandle handle(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!handle.is_open()) return;
-  if (flock(handle.get(), LOCK_EX | LOCK_NB) != 0) return;
-  unlink(path.c_str());
+// Unless a writer is alive: that holds a lock on a file of its checkpoint.
+void RemoveIfAbandoned(const std::vector<std::string>& paths) {
+  std::vector<FileHandle> locked;
+  for (const std::string& path : paths) {
+    FileHandle handle(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!handle.is_open()) continue;
+    if (flock(handle.get(), LOCK_EX | LOCK_NB) != 0) return;
+    locked.push_back(std::move(handle));
+  }
+  for (const std::string& path : paths) unlink(path.c_str());
 }
 
 // What tells the index of a checkpoint from that of another save to the same
@@ -93,11 +99,16 @@ Status PrepareFile(const std::string& prefix, int file_number,
 
   // Files of earlier saves to this very prefix, last first.
   std::vector<Manifest> earlier;
+  // Files of checkpoints that were never completed.
+  std::map<std::string, std::vector<std::string>> incomplete;
   for (const Entry& entry : List(directory)) {
     const std::string path = directory + "/" + entry.checkpoint + entry.suffix;
-    if (!entry.finished() ||
-        !BelongsToACheckpoint(directory + "/" + entry.checkpoint)) {
-      RemoveIfAbandoned(path);
+    if (!BelongsToACheckpoint(directory + "/" + entry.checkpoint)) {
+      incomplete[entry.checkpoint].push_back(path);
+      continue;
+    }
+    if (!entry.finished()) {
+      RemoveIfAbandoned({path});
       continue;
     }
     if (entry.checkpoint != base || entry.suffix.substr(16) != number) continue;
@@ -107,6 +118,9 @@ Status PrepareFile(const std::string& prefix, int file_number,
     manifest->sequence =
         std::max(manifest->sequence, reader->manifest().sequence + 1);
     earlier.push_back(reader->manifest());
+  }
+  for (const auto& checkpoint : incomplete) {
+    RemoveIfAbandoned(checkpoint.second);
   }
   std::sort(earlier.begin(), earlier.end(),
             [](const Manifest& a, const Manifest& b) {
@@ -124,8 +138,32 @@ Status PrepareFile(const std::string& prefix, int file_number,
   for (const SavedFile& file : current->base) needed.insert(file.content);
   for (const Manifest& candidate : earlier) {
     if (needed.count(candidate.content) > 0) continue;
-    RemoveIfAbandoned(prefix +
-                      TableFileSuffix(candidate.content, file_number, true));
+    RemoveIfAbandoned(
+        {prefix + TableFileSuffix(candidate.content, file_number, true)});
+  }
+  return Status::Ok();
+}
+
+Status LinkFiles(const std::string& from, const std::string& to,
+                 const std::vector<SavedFile>& files, bool* linked) {
+  *linked = true;
+  for (const SavedFile& file : files) {
+    const std::string source = from + file.suffix;
+    const std::string target = to + file.suffix;
+    if (link(source.c_str(), target.c_str()) == 0) continue;
+    const int error = errno;
+    // Saved to that prefix before.
+    std::unique_ptr<TableFileReader> reader;
+    if (error == EEXIST &&
+        TableFileReader::Create(target, &file, &reader).ok()) {
+      continue;
+    }
+    if (error == EPERM || error == EOPNOTSUPP || error == EXDEV ||
+        error == EMLINK || error == ENOENT) {
+      *linked = false;
+      return Status::Ok();
+    }
+    return IoError("link", target, error);
   }
   return Status::Ok();
 }

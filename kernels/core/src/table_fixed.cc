@@ -7,6 +7,7 @@ Status TableImpl::Offsets(Span<const Address> addresses, Span<int64_t> offsets,
   SharedLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
   if (!is_fixed()) return WrongKind("an offset");
+  const StepClock::Hold step(StepsToWaitFor());
   *all_initialized = true;
   for (int64_t i = 0; i < addresses.size(); ++i) {
     const Address address = addresses[i];
@@ -41,6 +42,13 @@ Status TableImpl::InitializeRows(
   return Status::Ok();
 }
 
+Status TableImpl::IllegalOffset(int64_t offset, int64_t position) const {
+  return Status::InvalidArgument(
+      "table '" + options_.name + "': illegal offset " +
+      std::to_string(offset) + " at position " + std::to_string(position) +
+      ": it must be in [-1, " + std::to_string(options_.fixed_capacity) + ")");
+}
+
 Status TableImpl::TrainedPositions(Span<const int64_t> offsets,
                                    std::vector<int64_t>* positions) const {
   SharedLock layout(layout_lock_);
@@ -51,15 +59,28 @@ Status TableImpl::TrainedPositions(Span<const int64_t> offsets,
   for (int64_t i = 0; i < offsets.size(); ++i) {
     const int64_t offset = offsets[i];
     if (offset < -1 || offset >= options_.fixed_capacity) {
-      return Status::InvalidArgument(
-          "table '" + options_.name + "': illegal offset " +
-          std::to_string(offset) + " at position " + std::to_string(i) +
-          ": it must be in [-1, " + std::to_string(options_.fixed_capacity) +
-          ")");
+      return IllegalOffset(offset, i);
     }
     const bool frozen = offset >= 0 && offset < rows_ready &&
                         rows_->IsFrozen(static_cast<RowIndex>(offset));
     if (offset >= 0 && !frozen) positions->push_back(i);
+  }
+  return Status::Ok();
+}
+
+Status TableImpl::ResetSlots(Span<const int64_t> offsets,
+                             const std::function<void(int64_t)>& write) {
+  SharedLock layout(layout_lock_);
+  if (rows_ == nullptr) return ReleasedError();
+  if (!is_fixed()) return WrongKind("an offset");
+  const int64_t rows_ready = rows_->capacity();
+  for (int64_t i = 0; i < offsets.size(); ++i) {
+    const int64_t offset = offsets[i];
+    if (offset < -1 || offset >= options_.fixed_capacity) {
+      return IllegalOffset(offset, i);
+    }
+    if (offset < 0 || offset >= rows_ready) continue;
+    if (rows_->TakeStaleSlots(static_cast<RowIndex>(offset))) write(offset);
   }
   return Status::Ok();
 }

@@ -20,11 +20,15 @@ constexpr int64_t kMinParallelKeys = 1024;
 constexpr int64_t kHintsAhead = 16;  // prefetched
 // Rough cost in cycles, for the thread pool.
 constexpr int64_t kProbeCost = 60;
+// Counts below this can be added without a look at each other.
+constexpr int64_t kCountsThatAdd = int64_t{1} << 40;
 // Rows that a shard takes at a time, unless they are very long.
 constexpr int64_t kMinRun = 16;
 constexpr int64_t kMaxRun = 256;
 constexpr int64_t kMinRunBytes = 4 << 10;
 constexpr int64_t kMaxRunBytes = 64 << 10;
+// Memory of rows that is made resident before they are taken.
+constexpr int64_t kMaxReadyBytes = 16 << 20;
 
 KeySorter& ThreadSorter() {
   thread_local KeySorter sorter;
@@ -69,9 +73,8 @@ bool TableImpl::HintHolds(Address hint, Key key, const RowAccess& rows,
 }
 
 int64_t TableImpl::UseHints(Span<const Key> keys, Span<const Address> hints,
-                            bool add_counts, Span<const int32_t> counts,
-                            int64_t begin, int64_t end, Span<Address> addresses,
-                            uint32_t* left) const {
+                            const Seen& seen, int64_t begin, int64_t end,
+                            Span<Address> addresses, uint32_t* left) const {
   const RowAccess rows = *rows_;
   const int64_t capacity = rows_->capacity();
   int64_t n = 0;
@@ -83,9 +86,12 @@ int64_t TableImpl::UseHints(Span<const Key> keys, Span<const Address> hints,
         rows.PrefetchVisible(RowOf(ahead));
       }
     }
-    if (HintHolds(hints[i], keys[i], rows, capacity)) {
+    // A row that must be copied first is left to the holder of its shard.
+    const bool is_kept = seen.trains && snapshot_ != nullptr &&
+                         snapshot_->IsPending(RowOf(hints[i]));
+    if (!is_kept && HintHolds(hints[i], keys[i], rows, capacity)) {
       addresses[i] = hints[i];
-      if (add_counts) AddCount(RowOf(hints[i]), counts, i);
+      Touch(RowOf(hints[i]), rows, seen, i);
     } else {
       left[n++] = static_cast<uint32_t>(i);
     }
@@ -94,16 +100,42 @@ int64_t TableImpl::UseHints(Span<const Key> keys, Span<const Address> hints,
 }
 
 // Atomic, since a hint leads here without the shard's mutex.
-void TableImpl::AddCount(RowIndex row, Span<const int32_t> counts,
-                         int64_t position) const {
-  if (!options_.record_counts) return;
-  const int64_t count = counts.empty() ? 1 : counts[position];
-  rows_->CountOf(row)->fetch_add(count, std::memory_order_relaxed);
+void TableImpl::Touch(RowIndex row, const RowAccess& rows, const Seen& seen,
+                      int64_t position) const {
+  if (seen.trains && tracker_ != nullptr) {
+    if (is_fixed() || seen.adds_counts || seen.adds_times) {
+      tracker_->Changed(row);
+    }
+    tracker_->Met(row, seen.counts.empty() ? 1 : seen.counts[position]);
+  }
+  if (seen.adds_counts) {
+    const int64_t added = seen.CountAt(position);
+    std::atomic<int64_t>* const count = rows.CountOf(row);
+    int64_t old = count->load(std::memory_order_relaxed);
+    if (std::max(old, added) < kCountsThatAdd) {
+      count->fetch_add(added, std::memory_order_relaxed);
+    } else {
+      while (!count->compare_exchange_weak(old, SaturatingAdd(old, added),
+                                           std::memory_order_relaxed)) {
+      }
+    }
+    const auto& shared = options_.admission.shared_counts;
+    if (shared != nullptr) shared->Add(*rows.KeyOf(row), added);
+  }
+  if (seen.adds_times) {
+    const int64_t time = seen.TimeAt(position);
+    std::atomic<int64_t>* const last = rows.TimeOf(row);
+    int64_t old = last->load(std::memory_order_relaxed);
+    while (old < time &&
+           !last->compare_exchange_weak(old, time, std::memory_order_relaxed)) {
+    }
+  }
 }
 
 // A shard takes rows in runs, so that the keys of one shard, which a batch
 // visits together, lie together. A run is a small part of the shard.
 Status TableImpl::AllocateRow(Shard* shard, RowIndex* row) {
+  if (TakeFreedRow(shard, row)) return Status::Ok();
   // Offsets of a fixed capacity are handed out without a gap.
   if (is_fixed()) return rows_->Allocate(1, row);
   if (shard->rows_left == 0) {
@@ -143,6 +175,12 @@ Status TableImpl::InsertKey(Shard* shard, uint64_t hash, Key key,
     }
   }
   *rows_->KeyOf(*row) = key;
+  if (options_.record_counts) {
+    rows_->CountOf(*row)->store(0, std::memory_order_relaxed);
+  }
+  if (options_.admission.record_times) {
+    rows_->TimeOf(*row)->store(0, std::memory_order_relaxed);
+  }
   if (!padding_keys_.empty() && padding_keys_.count(key) > 0) {
     rows_->Freeze(*row);
   }
@@ -153,8 +191,7 @@ Status TableImpl::InsertKey(Shard* shard, uint64_t hash, Key key,
 // Keys of shards that are locked. A pipeline hides their cache misses: a key's
 // bucket is fetched some keys ahead, and its row's key some fewer keys ahead.
 Status TableImpl::ProcessLocked(Span<const KeyAt> keys, Missing missing,
-                                Span<const int32_t> counts,
-                                Span<Address> addresses) {
+                                const Seen& seen, Span<Address> addresses) {
   const int64_t n = keys.size();
   const RowAccess rows = *rows_;
   Status status;
@@ -163,8 +200,8 @@ Status TableImpl::ProcessLocked(Span<const KeyAt> keys, Missing missing,
   for (int64_t in = 0; in < n + kBucketAhead; ++in) {
     const int64_t out = in - kBucketAhead;
     InFlight& ends = pipeline[in % kBucketAhead];
-    if (out >= 0 && !ProcessKey(ends, keys[out], rows, missing, counts,
-                                addresses, &became_visible, &status)) {
+    if (out >= 0 && !ProcessKey(ends, keys[out], rows, missing, seen, addresses,
+                                &became_visible, &status)) {
       break;
     }
     if (in < n) {
@@ -181,6 +218,9 @@ Status TableImpl::ProcessLocked(Span<const KeyAt> keys, Missing missing,
       }
     }
   }
+  if (missing == Missing::kAdmit && status.ok()) {
+    AdmitPending(addresses, became_visible != 0);
+  }
   if (became_visible != 0) {
     size_.fetch_add(became_visible, std::memory_order_relaxed);
   }
@@ -190,13 +230,27 @@ Status TableImpl::ProcessLocked(Span<const KeyAt> keys, Missing missing,
 // False if it failed: then *status says why.
 bool TableImpl::ProcessKey(const InFlight& ahead, const KeyAt& key,
                            const RowAccess& rows, Missing missing,
-                           Span<const int32_t> counts, Span<Address> addresses,
+                           const Seen& seen, Span<Address> addresses,
                            int64_t* became_visible, Status* status) {
   // A row that holds the key is the key's, however the index has grown since.
   RowIndex row = static_cast<RowIndex>(ahead.likely_row);
   bool found = (ahead.likely_row >= 0 && *rows.KeyOf(row) == key.key) ||
                ahead.shard->index.Find(ahead.hash, key.key, rows, &row);
   Shard* const shard = ahead.shard;
+  if (found && seen.trains && snapshot_ != nullptr &&
+      snapshot_->has_counts_or_times()) {
+    snapshot_->KeepBeforeChange(rows, row);
+  }
+  if (missing == Missing::kAdmit) {
+    if (found) {
+      Touch(row, rows, seen, key.position);
+    } else {
+      found = Admit(ahead, key, seen, &row, became_visible, status);
+      if (!status->ok()) return false;
+    }
+    addresses[key.position] = found ? AddressOf(row) : kNoRow;
+    return true;
+  }
   if (!found && missing != Missing::kLeave) {
     *status = InsertKey(shard, ahead.hash, key.key, &row);
     if (!status->ok()) return false;
@@ -209,8 +263,9 @@ bool TableImpl::ProcessKey(const InFlight& ahead, const KeyAt& key,
       rows.MakeVisible(row);
       --shard->reserved;
       ++*became_visible;
+      if (tracker_ != nullptr) tracker_->Changed(row);
     }
-    AddCount(row, counts, key.position);
+    Touch(row, rows, seen, key.position);
   } else if (missing == Missing::kLeave) {
     found = found && (shard->reserved == 0 || rows.IsVisible(row));
   }
@@ -220,7 +275,7 @@ bool TableImpl::ProcessKey(const InFlight& ahead, const KeyAt& key,
 
 // Takes as many shards at a time as keep the pipeline filled.
 Status TableImpl::ProcessShards(const KeySorter& sorted, int begin, int end,
-                                Missing missing, Span<const int32_t> counts,
+                                Missing missing, const Seen& seen,
                                 Span<Address> addresses) {
   for (int first = begin; first < end;) {
     std::array<std::unique_lock<std::mutex>, kMaxLockedShards> locks;
@@ -234,7 +289,7 @@ Status TableImpl::ProcessShards(const KeySorter& sorted, int begin, int end,
     } while (last < end && last - first < kMaxLockedShards &&
              sorted.Shards(first, last).size() < kMinKeysTogether);
     const Status status =
-        ProcessLocked(sorted.Shards(first, last), missing, counts, addresses);
+        ProcessLocked(sorted.Shards(first, last), missing, seen, addresses);
     if (!status.ok()) return status;
     first = last;
   }
@@ -242,16 +297,14 @@ Status TableImpl::ProcessShards(const KeySorter& sorted, int begin, int end,
 }
 
 Status TableImpl::Process(Span<const Key> keys, Span<const Address> hints,
-                          Missing missing, Span<const int32_t> counts,
+                          Missing missing, const Seen& seen,
                           Span<Address> addresses, const Parallel& parallel) {
   KeySorter& sorter = ThreadSorter();
-  const bool add_counts = missing == Missing::kInsert && options_.record_counts;
   sorter.Sort(
       keys,
       [&](int64_t begin, int64_t end, uint32_t* left) {
         if (!hints.empty()) {
-          return UseHints(keys, hints, add_counts, counts, begin, end,
-                          addresses, left);
+          return UseHints(keys, hints, seen, begin, end, addresses, left);
         }
         std::iota(left, left + (end - begin), static_cast<uint32_t>(begin));
         return end - begin;
@@ -259,7 +312,7 @@ Status TableImpl::Process(Span<const Key> keys, Span<const Address> hints,
       parallel);
   if (sorter.size() == 0) return Status::Ok();
   if (sorter.size() < kMinParallelKeys) {
-    return ProcessShards(sorter, 0, kShards, missing, counts, addresses);
+    return ProcessShards(sorter, 0, kShards, missing, seen, addresses);
   }
   std::mutex status_mutex;
   Status first_failure;
@@ -267,7 +320,7 @@ Status TableImpl::Process(Span<const Key> keys, Span<const Address> hints,
                [&](int64_t begin, int64_t end) {
                  const Status status = ProcessShards(
                      sorter, static_cast<int>(begin), static_cast<int>(end),
-                     missing, counts, addresses);
+                     missing, seen, addresses);
                  if (status.ok()) return;
                  std::lock_guard<std::mutex> lock(status_mutex);
                  if (first_failure.ok()) first_failure = status;
@@ -275,16 +328,36 @@ Status TableImpl::Process(Span<const Key> keys, Span<const Address> hints,
   return first_failure;
 }
 
-Status TableImpl::FindOrInsert(Span<const Key> keys, Span<const Address> hints,
-                               Span<const int32_t> counts,
-                               Span<Address> addresses,
-                               const Parallel& parallel) {
-  const Status status = CheckSpans(keys, hints, counts, addresses);
+Status TableImpl::FindOrAdmit(Span<const Key> keys, Span<const Address> hints,
+                              const Occurrences& seen, Span<Address> addresses,
+                              const Parallel& parallel) {
+  Status status = CheckSpans(keys, hints, seen.counts, addresses);
+  if (status.ok()) status = CheckOccurrences(seen, keys.size());
   if (!status.ok()) return status;
   SharedLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
-  SharedLock inserts(inserts_lock_);
-  return Process(keys, hints, Missing::kInsert, counts, addresses, parallel);
+  const int64_t rows_before = rows_->rows_allocated();
+  {
+    SharedLock inserts(inserts_lock_);
+    const SharedLock rows_for_snapshot = HoldRowsForSnapshot();
+    const StepClock::Hold step(StepsToWaitFor());
+    status = Process(
+        keys, hints,
+        options_.admission.admits() ? Missing::kAdmit : Missing::kInsert,
+        Observe(seen), addresses, parallel);
+    if (options_.admission.max_keys > 0) MakeRoom(keys.size());
+  }
+  MakeReadyForMore(rows_before);
+  return status;
+}
+
+// Who took rows will take more. What waits for them to be resident holds no
+// lock of a shard, where lookups would wait too.
+void TableImpl::MakeReadyForMore(int64_t rows_before) {
+  const int64_t taken = rows_->rows_allocated() - rows_before;
+  const int64_t row_bytes = std::max<int64_t>(
+      rows_->stride() * static_cast<int64_t>(sizeof(float)), 1);
+  if (taken > 0) rows_->TouchAhead(std::min(taken, kMaxReadyBytes / row_bytes));
 }
 
 Status TableImpl::Find(Span<const Key> keys, Span<const Address> hints,
@@ -294,6 +367,7 @@ Status TableImpl::Find(Span<const Key> keys, Span<const Address> hints,
   if (!status.ok()) return status;
   SharedLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
+  const StepClock::Hold step(StepsToWaitFor());
   // Leaves missing keys alone, so nothing of the table changes.
   return const_cast<TableImpl*>(this)->Process(keys, hints, Missing::kLeave, {},
                                                addresses, parallel);
@@ -301,14 +375,20 @@ Status TableImpl::Find(Span<const Key> keys, Span<const Address> hints,
 
 Status TableImpl::LookAhead(Span<const Key> keys, bool reserve,
                             Span<Address> hints, const Parallel& parallel) {
-  const Status status = CheckSpans(keys, {}, {}, hints);
+  Status status = CheckSpans(keys, {}, {}, hints);
   if (!status.ok()) return status;
   SharedLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
+  const StepClock::Hold step(StepsToWaitFor());
   // A key that is never trained must not take the place of one that is.
-  const bool may_reserve = reserve && !is_fixed();
-  return Process(keys, {}, may_reserve ? Missing::kReserve : Missing::kLeave,
-                 {}, hints, parallel);
+  const bool may_reserve = reserve && !is_fixed() &&
+                           !options_.admission.admits() &&
+                           options_.admission.max_keys == 0;
+  const int64_t rows_before = rows_->rows_allocated();
+  status = Process(keys, {}, may_reserve ? Missing::kReserve : Missing::kLeave,
+                   {}, hints, parallel);
+  MakeReadyForMore(rows_before);
+  return status;
 }
 
 }  // namespace mxrec

@@ -21,7 +21,8 @@ Status TableImpl::AddressError(Address address, int64_t position) const {
   const char* reason = "its row was evicted";
   if (NonceOf(address) != nonce_) {
     reason = "it was not handed out by this table";
-  } else if (row >= rows_->capacity() || !rows_->IsVisible(row)) {
+  } else if (row >= rows_->capacity() ||
+             GenerationOf(address) >= rows_->GenerationOf(row)) {
     reason = "it names no row";
   }
   return Status::InvalidArgument(
@@ -38,6 +39,7 @@ Status TableImpl::Gather(Span<const Address> addresses,
   SharedLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
   if (is_fixed()) return WrongKind("a gather by address");
+  const StepClock::Hold step(StepsToWaitFor());
   SharedLock row_content(rows_lock_);
   const int dim = options_.dim;
   const bool is_short = dim <= kShortRow;
@@ -100,12 +102,14 @@ Status TableImpl::Export(
   std::vector<Key> keys;
   std::vector<float> rows;
   std::vector<int64_t> counts;
+  std::vector<int64_t> times;
   const auto flush = [&]() {
     if (keys.empty()) return Status::Ok();
-    const Status status = visit(ExportChunk{keys, rows, counts});
+    const Status status = visit(ExportChunk{keys, rows, counts, times});
     keys.clear();
     rows.clear();
     counts.clear();
+    times.clear();
     return status;
   };
   const int64_t end = std::min(rows_->capacity(), rows_->rows_allocated());
@@ -119,6 +123,9 @@ Status TableImpl::Export(
     }
     if (options_.record_counts) {
       counts.push_back(rows_->CountOf(row)->load(std::memory_order_relaxed));
+    }
+    if (options_.admission.record_times) {
+      times.push_back(rows_->TimeOf(row)->load(std::memory_order_relaxed));
     }
     if (static_cast<int64_t>(keys.size()) == chunk_rows) {
       const Status status = flush();

@@ -1,5 +1,6 @@
 // Restoring a table from files.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <unordered_set>
 #include <utility>
@@ -69,7 +70,12 @@ class TableImpl::Filler {
     rows_column_ = ColumnOf(manifest, BlockKind::kRows, "rows");
     file_stride_ = manifest.stride();
     std::vector<Key> evicted;
+    times_column_ = ColumnOf(manifest, BlockKind::kRows, "times");
+    std::vector<Key> history;
     const Status status = reader->Read([&](const Block& block) {
+      if (block.kind == BlockKind::kHistory) {
+        return AddHistory(block, &history);
+      }
       if (block.kind == BlockKind::kEvicted) {
         const Key* keys = block.column<Key>(0);
         evicted.insert(evicted.end(), keys, keys + block.size);
@@ -78,9 +84,13 @@ class TableImpl::Filler {
       return block.kind == BlockKind::kRows ? AddRows(block) : Status::Ok();
     });
     evicted_.insert(evicted.begin(), evicted.end());
+    settled_.insert(history.begin(), history.end());
     return status;
   }
 
+  // There are older files, which may say something else of candidates.
+  void KeepHistory() { keeps_history_ = true; }
+  bool has_times() const { return times_column_ >= 0; }
   int64_t added() const { return added_; }
   int64_t skipped() const { return skipped_; }
 
@@ -103,6 +113,36 @@ class TableImpl::Filler {
     Fill(block, keys);
     added_ += static_cast<int64_t>(rows_.size());
     return status;
+  }
+
+  Status AddHistory(const Block& block, std::vector<Key>* history) {
+    const auto& admission = table_->options_.admission;
+    if (!admission.admits()) return Status::Ok();
+    const Key* const keys = block.column<Key>(0);
+    const int64_t* const counts = block.column<int64_t>(1);
+    const int64_t* const times = block.column<int64_t>(2);
+    for (int64_t i = 0; i < block.size; ++i) {
+      const Key key = keys[i];
+      if (request_.parts > 1 && PartOf(key, request_.parts) != request_.part) {
+        continue;
+      }
+      if (keeps_history_) history->push_back(key);
+      if (evicted_.count(key) > 0 || settled_.count(key) > 0) continue;
+      const uint64_t hash = HashKey(key);
+      Shard* const shard = table_->shards_[ShardOf(hash)].get();
+      RowIndex row = 0;
+      if (counts[i] < 0 ||
+          shard->index.Find(hash, key, *table_->rows_, &row)) {
+        continue;
+      }
+      Candidates::Entry* const entry = shard->candidates.FindOrAdd(hash, key);
+      entry->count = counts[i];
+      entry->time = times[i];
+      if (admission.shared_counts != nullptr) {
+        admission.shared_counts->Add(key, counts[i]);
+      }
+    }
+    return Status::Ok();
   }
 
   // Leaves in taken_ the positions of keys that were missing, with their new
@@ -167,6 +207,15 @@ class TableImpl::Filler {
                 ? 0
                 : block.column<int64_t>(counts_column_)[taken_[i]];
         access.CountOf(rows_[i])->store(count, std::memory_order_relaxed);
+        const auto& shared = table_->options_.admission.shared_counts;
+        if (shared != nullptr) shared->Add(keys[taken_[i]], count);
+      }
+      if (table_->options_.admission.record_times) {
+        const int64_t time =
+            times_column_ < 0
+                ? 0
+                : block.column<int64_t>(times_column_)[taken_[i]];
+        access.TimeOf(rows_[i])->store(time, std::memory_order_relaxed);
       }
       if (!table_->padding_keys_.empty() &&
           table_->padding_keys_.count(keys[taken_[i]]) > 0) {
@@ -183,6 +232,9 @@ class TableImpl::Filler {
   std::unordered_set<Key> evicted_;
   int keys_column_ = 0;
   int counts_column_ = -1;
+  int times_column_ = -1;
+  bool keeps_history_ = false;
+  std::unordered_set<Key> settled_;  // candidates or none, by a newer file
   int rows_column_ = 0;
   int64_t file_stride_ = 0;
   std::vector<int64_t> taken_;
@@ -234,23 +286,75 @@ Status TableImpl::CheckSaved(const RestoreRequest& request,
   return Status::Ok();
 }
 
-// For the holder of the exclusive layout lock.
+// Takes back what the table has added to counts of several.
+void TableImpl::UncountAll() {
+  if (options_.admission.shared_counts == nullptr) return;
+  const int64_t rows = std::min(rows_->rows_allocated(), rows_->capacity());
+  for (int64_t r = 0; r < rows; ++r) {
+    const RowIndex row = static_cast<RowIndex>(r);
+    if (!rows_->IsVisible(row)) continue;
+    Uncount(*rows_->KeyOf(row),
+            rows_->CountOf(row)->load(std::memory_order_relaxed));
+  }
+  for (const auto& shard : shards_) {
+    shard->candidates.ForEach([this](const Candidates::Entry& entry) {
+      Uncount(entry.key, entry.count);
+    });
+  }
+}
+
+// For the holder of the mutex of evictions and the exclusive layout lock.
 Status TableImpl::ResetContent(const SlotLayout& slots) {
   auto fresh = std::make_unique<RowStore>(
       options_.name, is_fixed() ? 0 : options_.dim, options_.record_counts,
-      options_.fixed_capacity);
+      options_.admission.record_times, options_.fixed_capacity);
   Status status = fresh->Init();
   if (status.ok() && !is_fixed() && !slots.initial_values.empty()) {
     status = fresh->AddSlots(slots.initial_values);
   }
   if (!status.ok()) return status;
+  UncountAll();
   rows_ = std::move(fresh);
   for (int s = 0; s < kShards; ++s) shards_[s] = std::make_unique<Shard>(s);
   if (!is_fixed()) slots_ = slots;
   size_.store(0, std::memory_order_relaxed);
+  freed_ = FreedRows();
+  rows_waiting_.store(0, std::memory_order_relaxed);
+  sweep_ = Sweep();
+  LogErasedKeys(false);
+  // The next delta has nothing to build on.
+  tracker_.reset();
+  chain_ = next_chain_ = SavedChain{};
   // Addresses of before lead nowhere now.
   nonce_ = NewNonce();
   return status;
+}
+
+// What is configured wins over what was saved.
+void TableImpl::RestoreAdmission(const Manifest& manifest, bool has_times,
+                                 RestoreReport* report) {
+  const AdmissionOptions& admission = options_.admission;
+  const auto saved = [&manifest](const char* name) {
+    const auto note = manifest.notes.find(name);
+    return note == manifest.notes.end()
+               ? int64_t{-1}
+               : std::strtoll(note->second.c_str(), nullptr, 10);
+  };
+  newest_time_.store(std::max<int64_t>(0, saved("newest_time")),
+                     std::memory_order_relaxed);
+  times_unknown_.store(admission.record_times && !has_times);
+  access_threshold_.store(admission.access_threshold,
+                          std::memory_order_relaxed);
+  is_frozen_.store(admission.access_threshold == 0, std::memory_order_relaxed);
+  for (const auto& [name, now] :
+       {std::pair<const char*, int64_t>{"access_threshold",
+                                        admission.access_threshold},
+        {"eviction_threshold", admission.eviction_threshold}}) {
+    if (saved(name) == now) continue;
+    report->differences += std::string(report->differences.empty() ? "" : ", ") +
+                           name + " " + std::to_string(now) + " (saved with " +
+                           std::to_string(saved(name)) + ")";
+  }
 }
 
 Status TableImpl::Restore(const RestoreRequest& request,
@@ -279,6 +383,7 @@ Status TableImpl::Restore(const RestoreRequest& request,
       if (!status.ok()) return status;
     }
   }
+  std::lock_guard<std::mutex> no_eviction(evict_mutex_);
   UniqueLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
   // An optimizer may have added slots in between.
@@ -295,6 +400,7 @@ Status TableImpl::Restore(const RestoreRequest& request,
   if (!status.ok()) return status;
   Filler filler(this, request);
   for (auto reader = readers.rbegin(); reader != readers.rend(); ++reader) {
+    if (readers.size() > 1) filler.KeepHistory();
     status = filler.Add(reader->get());
     if (!status.ok()) break;
   }
@@ -310,6 +416,7 @@ Status TableImpl::Restore(const RestoreRequest& request,
   slot_steps_ = keeps_steps ? manifest.steps : 0;
   update_count_.store(keeps_steps ? manifest.updates : 0,
                       std::memory_order_relaxed);
+  RestoreAdmission(manifest, filler.has_times(), report);
   report->keys = filler.added();
   report->skipped = filler.skipped();
   report->steps = keeps_steps ? manifest.steps : 0;

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "hash.h"
 #include "mxrec/saving.h"
 #include "snapshot.h"
 #include "table_impl.h"
@@ -13,6 +14,8 @@ namespace {
 // Of the table, for buffers between the table and the file.
 constexpr int64_t kBufferShare = 20;
 constexpr int64_t kRowsPerLook = 1 << 16;
+constexpr size_t kEvictedPerBlock = 1 << 16;
+constexpr int64_t kHistoryPerBlock = 1 << 15;
 
 const char* NameOf(InitializerKind kind) {
   switch (kind) {
@@ -50,7 +53,12 @@ Manifest TableImpl::NewManifest(const SaveRequest& request) const {
   std::vector<Column>& columns = manifest.columns[BlockKind::kRows];
   columns.push_back({"keys", "int64", 1});
   if (options_.record_counts) columns.push_back({"counts", "int64", 1});
+  if (options_.admission.record_times) columns.push_back({"times", "int64", 1});
   columns.push_back({"rows", "float32", manifest.stride()});
+  if (options_.admission.admits()) {
+    manifest.columns[BlockKind::kHistory] = {
+        {"keys", "int64", 1}, {"counts", "int64", 1}, {"times", "int64", 1}};
+  }
   return manifest;
 }
 
@@ -75,6 +83,9 @@ Status TableImpl::Save(const SaveRequest& request, SavedTable* saved) {
   std::unique_lock<std::mutex> saving(saving_mutex_, std::try_to_lock);
   if (!saving.owns_lock()) return SavingError("save to", request.prefix);
   SetSavingPath(request.prefix);
+  SaveKind kind = request.kind;
+  // Without a complete save to build on, a delta is the first of its kind.
+  if (kind == SaveKind::kDelta && chain_.files.empty()) kind = SaveKind::kBase;
   while (true) {
     Manifest manifest;
     int64_t bytes = 0;
@@ -84,6 +95,12 @@ Status TableImpl::Save(const SaveRequest& request, SavedTable* saved) {
       manifest = NewManifest(request);
       bytes = size() * manifest.stride() * static_cast<int64_t>(sizeof(float));
     }
+    // Rows of another layout do not go with those of a file before.
+    if (kind == SaveKind::kDelta &&
+        (chain_.optimizer != manifest.optimizer ||
+         chain_.slot_initials != manifest.slot_initials)) {
+      kind = SaveKind::kBase;
+    }
     std::unique_ptr<TableFileWriter> writer;
     Status status = PrepareFile(request.prefix, request.file_number, &manifest);
     if (status.ok()) {
@@ -91,8 +108,20 @@ Status TableImpl::Save(const SaveRequest& request, SavedTable* saved) {
                                        manifest, bytes / kBufferShare, &writer);
     }
     if (!status.ok()) return status;
+    if (kind == SaveKind::kDelta) {
+      bool linked = false;
+      status =
+          LinkFiles(chain_.prefix, request.prefix, chain_.files, &linked);
+      if (!status.ok()) return status;
+      if (!linked) kind = SaveKind::kBase;
+    }
+    if (kind == SaveKind::kDelta) {
+      manifest.is_delta = true;
+      manifest.base = chain_.files;
+      manifest.columns[BlockKind::kEvicted] = {{"keys", "int64", 1}};
+    }
     bool layout_changed = false;
-    status = Stream(request, writer.get(), &manifest, &layout_changed);
+    status = Stream(request, kind, writer.get(), &manifest, &layout_changed);
     // Slots have been added before the snapshot began.
     if (layout_changed) continue;
     if (!status.ok()) return status;
@@ -101,14 +130,46 @@ Status TableImpl::Save(const SaveRequest& request, SavedTable* saved) {
     if (!status.ok()) return status;
     saved->files = manifest.base;
     saved->files.push_back(file);
+    if (kind != SaveKind::kPlain) {
+      next_chain_ = SavedChain{request.prefix, saved->files, manifest.optimizer,
+                               manifest.slot_initials};
+    }
     saved->manifest = std::move(manifest);
     return Status::Ok();
   }
 }
 
-Status TableImpl::Stream(const SaveRequest& request, TableFileWriter* writer,
-                         Manifest* manifest, bool* layout_changed) {
+void TableImpl::CommitSave(const std::string& prefix) {
+  std::lock_guard<std::mutex> saving(saving_mutex_);
+  if (next_chain_.prefix != prefix || next_chain_.files.empty()) return;
+  chain_ = std::exchange(next_chain_, SavedChain{});
+  SharedLock layout(layout_lock_);
+  UniqueLock inserts(inserts_lock_);
+  UniqueLock row_content(rows_lock_);
+  if (tracker_ != nullptr) tracker_->SaveIsComplete();
+  for (const auto& shard : shards_) shard->changed_saving.clear();
+}
+
+// For the holder of the exclusive locks of inserts and rows.
+void TableImpl::BeginTracking(const SaveRequest& request, int64_t rows) {
+  std::lock_guard<std::mutex> erased(erased_mutex_);
+  if (tracker_ == nullptr) {
+    tracker_ = std::make_unique<ChangeTracker>(request.least_count > 1);
+    logs_erased_.store(true, std::memory_order_relaxed);
+  }
+  tracker_->BeginSave(rows, erased_);
+  erased_.clear();
+  for (const auto& shard : shards_) {
+    shard->changed_saving.insert(shard->changed.begin(), shard->changed.end());
+    shard->changed.clear();
+  }
+}
+
+Status TableImpl::Stream(const SaveRequest& request, SaveKind kind,
+                         TableFileWriter* writer, Manifest* manifest,
+                         bool* layout_changed) {
   std::unique_ptr<Snapshot> snapshot;
+  std::vector<Key> evicted;
   {
     SharedLock layout(layout_lock_);
     UniqueLock inserts(inserts_lock_);
@@ -123,8 +184,24 @@ Status TableImpl::Stream(const SaveRequest& request, TableFileWriter* writer,
     }
     const int64_t rows = std::min(rows_->capacity(), rows_->rows_allocated());
     snapshot = std::make_unique<Snapshot>(writer, rows, rows_->stride(),
-                                          options_.record_counts);
-    MarkPending(request, snapshot.get());
+                                          options_.record_counts,
+                                          options_.admission.record_times);
+    if (kind != SaveKind::kPlain) BeginTracking(request, rows);
+    if (kind == SaveKind::kDelta) evicted = tracker_->EvictedSaving();
+    MarkPending(request, kind, snapshot.get());
+    for (const auto& shard : shards_) {
+      shard->candidates_pending = options_.admission.admits();
+    }
+    snapshot_is_delta_ = kind == SaveKind::kDelta;
+    if (options_.admission.admits() || options_.admission.record_times) {
+      const AdmissionState state = admission_state();
+      manifest->notes["access_threshold"] =
+          std::to_string(state.access_threshold);
+      manifest->notes["eviction_threshold"] =
+          std::to_string(options_.admission.eviction_threshold);
+      manifest->notes["frozen"] = std::to_string(state.is_frozen ? 1 : 0);
+      manifest->notes["newest_time"] = std::to_string(state.newest_time);
+    }
     manifest->size = size();
     manifest->steps = is_fixed() ? request.steps : slot_steps_;
     manifest->updates = update_count_.load(std::memory_order_relaxed);
@@ -134,7 +211,7 @@ Status TableImpl::Stream(const SaveRequest& request, TableFileWriter* writer,
         std::chrono::duration_cast<std::chrono::microseconds>(end - begin)
             .count());
   }
-  Status status;
+  Status status = WriteEvicted(evicted, *manifest, writer);
   int64_t row = 0;
   while (status.ok() && row < snapshot->rows()) {
     std::unique_ptr<BlockBuffer> buffer = writer->Take();
@@ -142,22 +219,100 @@ Status TableImpl::Stream(const SaveRequest& request, TableFileWriter* writer,
     status = CopyPending(request, snapshot.get(), &row, buffer.get());
     writer->Submit(std::move(buffer));
   }
+  if (status.ok()) status = CopyCandidates();
   {
     SharedLock layout(layout_lock_);
     UniqueLock inserts(inserts_lock_);
     UniqueLock row_content(rows_lock_);
+    for (const auto& shard : shards_) shard->candidates_pending = false;
     snapshot_ = nullptr;
   }
   snapshot->SubmitKept();
   return status.ok() ? writer->status() : status;
 }
 
-void TableImpl::MarkPending(const SaveRequest& /*request*/,
-                            Snapshot* snapshot) {
-  for (int64_t r = 0; r < snapshot->rows(); ++r) {
-    const RowIndex row = static_cast<RowIndex>(r);
-    if (rows_->IsVisible(row)) snapshot->SetPending(row);
+Status TableImpl::WriteEvicted(const std::vector<Key>& evicted,
+                               const Manifest& manifest,
+                               TableFileWriter* writer) const {
+  for (size_t begin = 0; begin < evicted.size(); begin += kEvictedPerBlock) {
+    const size_t n = std::min(evicted.size() - begin, kEvictedPerBlock);
+    BlockBuffer buffer(manifest.columns.at(BlockKind::kEvicted),
+                       static_cast<int64_t>(n));
+    buffer.kind = BlockKind::kEvicted;
+    buffer.size = static_cast<int64_t>(n);
+    std::copy_n(evicted.data() + begin, n, buffer.column<Key>(0));
+    const Status status = writer->WriteBlock(&buffer);
+    if (!status.ok()) return status;
   }
+  return Status::Ok();
+}
+
+// The rows to be saved, 64 at a time.
+void TableImpl::MarkPending(const SaveRequest& request, SaveKind kind,
+                            Snapshot* snapshot) {
+  for (int64_t first = 0; first < snapshot->rows(); first += 64) {
+    const RowIndex row = static_cast<RowIndex>(first);
+    uint64_t word = rows_->VisibleWord(row);
+    if (kind == SaveKind::kDelta && word != 0) {
+      word &= tracker_->Saving(row, request.least_count);
+    }
+    snapshot->words()[first >> 6].store(word, std::memory_order_relaxed);
+  }
+}
+
+Status TableImpl::CopyCandidates() {
+  if (!options_.admission.admits()) return Status::Ok();
+  for (int s = 0; s < kShards; ++s) {
+    SharedLock layout(layout_lock_);
+    if (rows_ == nullptr) return ReleasedError();
+    SharedLock inserts(inserts_lock_);
+    std::lock_guard<std::mutex> lock(shards_[s]->mutex);
+    BeforeCandidatesChange(shards_[s].get());
+  }
+  return Status::Ok();
+}
+
+// Writes the shard's candidates, or those that have changed, in this thread:
+// there may be many, and no second place for them.
+void TableImpl::KeepCandidates(Shard* shard) {
+  shard->candidates_pending = false;
+  TableFileWriter* const writer = snapshot_->writer();
+  static const std::vector<Column> columns = {
+      {"keys", "int64", 1}, {"counts", "int64", 1}, {"times", "int64", 1}};
+  const int64_t most = snapshot_is_delta_
+                           ? static_cast<int64_t>(shard->changed_saving.size())
+                           : shard->candidates.size();
+  BlockBuffer buffer(columns, std::min(most, kHistoryPerBlock));
+  buffer.kind = BlockKind::kHistory;
+  // A failure shows when the file is finished.
+  const auto flush = [&] {
+    if (buffer.size > 0) (void)writer->WriteBlock(&buffer);
+    buffer.size = 0;
+  };
+  const auto add = [&](Key key, int64_t count, int64_t time) {
+    if (buffer.size == buffer.capacity()) flush();
+    buffer.column<int64_t>(0)[buffer.size] = key;
+    buffer.column<int64_t>(1)[buffer.size] = count;
+    buffer.column<int64_t>(2)[buffer.size] = time;
+    ++buffer.size;
+  };
+  if (!snapshot_is_delta_) {
+    shard->candidates.ForEach([&](const Candidates::Entry& entry) {
+      add(entry.key, entry.count, entry.time);
+    });
+    return flush();
+  }
+  for (const Key key : shard->changed_saving) {
+    const uint64_t hash = HashKey(key);
+    const Candidates::Entry* const entry = shard->candidates.Find(hash, key);
+    RowIndex row = 0;
+    if (entry != nullptr) {
+      add(key, entry->count, entry->time);
+    } else if (!shard->index.Find(hash, key, *rows_, &row)) {
+      add(key, kNoCandidate, 0);
+    }
+  }
+  flush();
 }
 
 // Fills a buffer with pending rows from *row on, in one go: what it copies
@@ -166,8 +321,9 @@ Status TableImpl::CopyPending(const SaveRequest& request, Snapshot* snapshot,
                               int64_t* row, BlockBuffer* buffer) {
   SharedLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
+  // Counts, times and evictions go on beside updates.
   UniqueLock inserts(inserts_lock_, std::defer_lock);
-  if (options_.record_counts) inserts.lock();
+  if (options_.record_counts || options_.admission.may_evict()) inserts.lock();
   SharedLock row_content(rows_lock_);
   const RowAccess access = *rows_;
   std::atomic<uint64_t>* const words = snapshot->words();

@@ -619,6 +619,98 @@ TEST(Checkpoint_SlotsMayBeAddedDuringASave) {
   }
 }
 
+SavedTable SaveAs(Table* table, const std::string& prefix, SaveKind kind,
+                  bool complete = true, int64_t least_count = 0) {
+  SaveRequest request = SaveTo(prefix);
+  request.kind = kind;
+  request.least_count = least_count;
+  SavedTable saved;
+  EXPECT_OK(table->Save(request, &saved));
+  CompleteCheckpoint(prefix, saved);
+  if (complete) table->CommitSave(prefix);
+  return saved;
+}
+
+TEST(Checkpoint_DeltasHoldWhatHasChanged) {
+  const TemporaryDirectory directory;
+  const auto table = MakeTable(Options("t", 4));
+  Train(table.get(), KeyRange(0, 1000), 0.1f);
+  // Nothing to build on: full.
+  const SavedTable base =
+      SaveAs(table.get(), directory / "m-1", SaveKind::kDelta);
+  EXPECT_FALSE(base.manifest.is_delta);
+  EXPECT_EQ(base.files.size(), 1);
+  std::vector<SavedTable> deltas;
+  std::vector<std::map<Key, ExportedRow>> states;
+  for (int i = 0; i < 4; ++i) {
+    Train(table.get(), KeyRange(995 + 3 * i, 10), 0.1f);
+    const std::string prefix = directory / ("m-" + std::to_string(i + 2));
+    deltas.push_back(SaveAs(table.get(), prefix, SaveKind::kDelta));
+    states.push_back(Export(*table));
+    EXPECT_TRUE(deltas[i].manifest.is_delta);
+    EXPECT_EQ(deltas[i].manifest.rows, 10);
+    EXPECT_EQ(deltas[i].files.size(), i + 2);
+  }
+  // A plain save in between changes nothing of that.
+  SaveAs(table.get(), directory / "plain", SaveKind::kPlain);
+  // Each checkpoint has all it needs, whatever is deleted of the others.
+  for (const std::string& name : directory.Files()) {
+    if (name.compare(0, 4, "m-1.") == 0 || name.compare(0, 4, "m-3.") == 0) {
+      unlink((directory / name).c_str());
+    }
+  }
+  for (const int i : {0, 2, 3}) {
+    const std::string prefix = directory / ("m-" + std::to_string(i + 2));
+    const auto copy = MakeTable(Options("t", 4));
+    ASSERT_OK(Restore(copy.get(), prefix, deltas[i]));
+    EXPECT_TRUE(SameBits(Export(*copy), states[i]));
+    EXPECT_EQ(copy->update_count(), deltas[i].manifest.updates);
+    ASSERT_OK(Restore(copy.get(), prefix, deltas[i]));
+    EXPECT_TRUE(SameBits(Export(*copy), states[i]));
+  }
+  // A part that is missing is named.
+  const std::string part = directory / ("m-5" + deltas[3].files[2].suffix);
+  unlink(part.c_str());
+  const auto copy = MakeTable(Options("t", 4));
+  const Status status = Restore(copy.get(), directory / "m-5", deltas[3]);
+  EXPECT_EQ(status.code(), Code::kDataLoss);
+  EXPECT_TRUE(status.message().find(part) != std::string::npos);
+}
+
+TEST(Checkpoint_ASaveThatIsNotCompleteLeavesItsChangesToTheNext) {
+  const TemporaryDirectory directory;
+  const auto table = MakeTable(Options("t", 4));
+  Train(table.get(), KeyRange(0, 100), 0.1f);
+  SaveAs(table.get(), directory / "m-1", SaveKind::kBase);
+  Train(table.get(), KeyRange(0, 3), 0.1f);
+  SaveAs(table.get(), directory / "m-2", SaveKind::kDelta, false);
+  Train(table.get(), KeyRange(3, 4), 0.1f);
+  const SavedTable delta =
+      SaveAs(table.get(), directory / "m-3", SaveKind::kDelta);
+  EXPECT_EQ(delta.manifest.rows, 7);
+  EXPECT_EQ(delta.files.size(), 2);
+  const auto copy = MakeTable(Options("t", 4));
+  ASSERT_OK(Restore(copy.get(), directory / "m-3", delta));
+  EXPECT_TRUE(SameBits(Export(*copy), Export(*table)));
+}
+
+TEST(Checkpoint_ADeltaAfterARestoreOrNewSlotsIsFull) {
+  const TemporaryDirectory directory;
+  const auto table = MakeTable(Options("t", 4));
+  FindOrInsert(table.get(), {1, 2});
+  const SavedTable base =
+      SaveAs(table.get(), directory / "m-1", SaveKind::kBase);
+  Train(table.get(), {1}, 0.1f);
+  EXPECT_FALSE(SaveAs(table.get(), directory / "m-2", SaveKind::kDelta)
+                   .manifest.is_delta);
+  Train(table.get(), {1}, 0.1f);
+  EXPECT_TRUE(SaveAs(table.get(), directory / "m-3", SaveKind::kDelta)
+                  .manifest.is_delta);
+  ASSERT_OK(Restore(table.get(), directory / "m-1", base));
+  EXPECT_FALSE(SaveAs(table.get(), directory / "m-4", SaveKind::kDelta)
+                   .manifest.is_delta);
+}
+
 TEST(Checkpoint_AReleasedTableIsNeitherSavedNorRestored) {
   const TemporaryDirectory directory;
   const auto table = MakeTable(Options("t", 2));

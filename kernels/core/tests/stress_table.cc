@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "mxrec/table.h"
+#include "tests/stress.h"
 #include "tests/table_utils.h"
 #include "tests/testing.h"
 
@@ -388,11 +389,12 @@ int Main(int argc, char** argv) {
   // Two tables one after the other: the second one's life begins in the
   // process's middle age.
   for (int round = 0; round < 2; ++round) {
-    Stress(share(0.35), round == 1).Run();
+    Stress(share(0.25), round == 1).Run();
   }
+  StressEviction(share(0.3));
   const auto start = Clock::now();
   int releases = 0;
-  while (Clock::now() - start < share(0.3) && Failures() == 0) {
+  while (Clock::now() - start < share(0.2) && Failures() == 0) {
     ReleaseWhileInUse();
     ++releases;
   }

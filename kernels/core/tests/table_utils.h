@@ -100,6 +100,7 @@ inline std::vector<float> InitialRow(const Table& table, Key key) {
 struct ExportedRow {
   std::vector<float> row;
   int64_t count = 0;
+  int64_t time = 0;
 };
 
 // Everything Export gives. Fails on a repeated key or a chunk out of shape.
@@ -118,6 +119,7 @@ inline std::map<Key, ExportedRow> Export(const Table& table,
       exported.row.assign(chunk.rows.data() + i * stride,
                           chunk.rows.data() + (i + 1) * stride);
       if (i < chunk.counts.size()) exported.count = chunk.counts[i];
+      if (i < chunk.times.size()) exported.time = chunk.times[i];
       EXPECT_TRUE(all.emplace(chunk.keys[i], std::move(exported)).second);
     }
     return Status::Ok();

@@ -41,6 +41,9 @@ struct SavedFile {
   uint32_t manifest_crc = 0;
 };
 
+// The count, in a delta, of a key that is no candidate for admission any more.
+constexpr int64_t kNoCandidate = -1;
+
 // What a file says of itself, as lines of text `name=value`.
 struct Manifest {
   static constexpr int kVersion = 1;
@@ -120,7 +123,7 @@ class BlockBuffer {
 // Writes one file: blocks by a thread of its own while others are filled, and
 // last the manifest. The file has a temporary name until all of it is on disk.
 //
-// Thread safety: Take, Submit and Fail from any thread.
+// Thread safety: Take, Submit, WriteBlock and status from any thread.
 class TableFileWriter {
  public:
   // `prefix` is that of the checkpoint; the file's name is chosen. At most
@@ -135,7 +138,7 @@ class TableFileWriter {
   // failure. Give it back with Submit, written if it has elements.
   std::unique_ptr<BlockBuffer> Take();
   void Submit(std::unique_ptr<BlockBuffer> buffer);
-  // A block beside the rows, of columns of its own; waits until it is written.
+  // A block of any columns; waits until it is written.
   Status WriteBlock(BlockBuffer* buffer);
   // What has gone wrong so far.
   Status status() const;
@@ -196,6 +199,12 @@ bool IsTableFileSuffix(const std::string& suffix);
 // those that a later save to the same prefix has replaced.
 Status PrepareFile(const std::string& prefix, int file_number,
                    Manifest* manifest);
+
+// Gives the checkpoint `to` files of the checkpoint `from` as its own, without
+// copying: both keep them if the other is deleted. Not linked if a file is gone
+// or the file system cannot; then a delta cannot build on them.
+Status LinkFiles(const std::string& from, const std::string& to,
+                 const std::vector<SavedFile>& files, bool* linked);
 
 }  // namespace mxrec
 

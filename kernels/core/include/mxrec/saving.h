@@ -49,6 +49,7 @@ struct RestoreReport {
   int64_t keys = 0;     // restored
   int64_t skipped = 0;  // of other parts
   int64_t steps = 0;    // of the optimizer that owns the slots
+  std::string differences;  // of settings, now and when it was saved
 };
 
 // The part, of several, that a key belongs to.

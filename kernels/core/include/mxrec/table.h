@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "mxrec/address.h"
+#include "mxrec/admission.h"
 #include "mxrec/initializer.h"
 #include "mxrec/parallel.h"
 #include "mxrec/span.h"
@@ -28,6 +29,8 @@ struct TableOptions {
   int64_t fixed_capacity = 0;
   // Their rows are never updated; else they are keys like others.
   std::vector<Key> padding_keys;
+  // Create sets record_counts and record_times where it needs them.
+  AdmissionOptions admission;
 };
 
 // Slots an optimizer keeps in each row behind the embedding.
@@ -48,9 +51,21 @@ struct LazyAdamParams {
   float epsilon = 1e-8f;
 };
 
+// Adam that decays the moments of every row at each step and moves every row by
+// them, as TensorFlow's Adam does with sparse gradients. The caller works out
+// the step size from the number of steps.
+struct AdamParams {
+  float step_size = 0;
+  float beta1 = 0.9f;
+  float beta2 = 0.999f;
+  float epsilon = 1e-8f;
+};
+
 struct AdagradParams {
   float learning_rate = 0.001f;
   float initial_accumulator_value = 0.9f;
+  float epsilon = 1e-7f;      // added under the root
+  float root_epsilon = 0.0f;  // added to the root
 };
 
 struct FtrlParams {
@@ -65,13 +80,14 @@ struct FtrlParams {
 struct MemoryUsage {
   int64_t index_bytes = 0;
   int64_t row_bytes = 0;    // bytes of row slabs in use (rows handed out)
-  int64_t other_bytes = 0;  // keys, counts, bitmaps
+  int64_t other_bytes = 0;  // keys, counts, bitmaps, candidates
 };
 
 struct ExportChunk {
   Span<const Key> keys;
-  Span<const float> rows;  // [keys.size(), stride]
-  Span<const int64_t> counts;
+  Span<const float> rows;      // [keys.size(), stride]
+  Span<const int64_t> counts;  // empty where they are not recorded
+  Span<const int64_t> times;   // the same
 };
 
 struct RestoreReport;  // mxrec/saving.h
@@ -85,6 +101,9 @@ struct SavedTable;
 class Table {
  public:
   static Status Create(TableOptions options, std::shared_ptr<Table>* table);
+  // Checks what the options of admission ask for and sets what they need, as
+  // Create does: counts, times.
+  static Status CompleteOptions(TableOptions* options);
   virtual ~Table() = default;
 
   virtual const TableOptions& options() const = 0;
@@ -93,12 +112,19 @@ class Table {
   // with its initial row (a reserved row becomes visible). `hints` is empty or
   // as long as `keys`: a hint that is an address of this table, current,
   // visible and whose row holds this key is used without searching; any other
-  // value is ignored. `counts` is empty (1 each) or as long as `keys`, values
-  // >= 0, and is added to the key's count. Keys may repeat.
-  virtual Status FindOrInsert(Span<const Key> keys, Span<const Address> hints,
-                              Span<const int32_t> counts,
-                              Span<Address> addresses,
-                              const Parallel& parallel) = 0;
+  // value is ignored. `seen` is added to the keys' counts and times. Keys may
+  // repeat. With admission a key gets a row only once its count, with all its
+  // occurrences in `keys`, has reached the threshold; until then kNoRow.
+  virtual Status FindOrAdmit(Span<const Key> keys, Span<const Address> hints,
+                             const Occurrences& seen, Span<Address> addresses,
+                             const Parallel& parallel) = 0;
+  Status FindOrInsert(Span<const Key> keys, Span<const Address> hints,
+                      Span<const int32_t> counts, Span<Address> addresses,
+                      const Parallel& parallel) {
+    Occurrences seen;
+    seen.counts = counts;
+    return FindOrAdmit(keys, hints, seen, addresses, parallel);
+  }
 
   // The same without inserting or counting: kNoRow where there is no visible
   // row.
@@ -107,7 +133,9 @@ class Table {
                       const Parallel& parallel) const = 0;
 
   // Hints for a later FindOrInsert or Find. With `reserve`, a missing key gets
-  // a reserved row, invisible until FindOrInsert meets the key.
+  // a reserved row, invisible until FindOrInsert meets the key; but not in a
+  // table that admits keys or bounds their number, where a key that is never
+  // trained must not have a row.
   virtual Status LookAhead(Span<const Key> keys, bool reserve,
                            Span<Address> hints, const Parallel& parallel) = 0;
 
@@ -131,6 +159,10 @@ class Table {
                                const float* gradients,
                                const LazyAdamParams& params,
                                const Parallel& parallel) = 0;
+  // Moves all visible rows that are not of padding keys, whatever `addresses`.
+  virtual Status ApplyAdam(Span<const Address> addresses,
+                           const float* gradients, const AdamParams& params,
+                           const Parallel& parallel) = 0;
   virtual Status ApplyAdagrad(Span<const Address> addresses,
                               const float* gradients,
                               const AdagradParams& params,
@@ -138,6 +170,12 @@ class Table {
   virtual Status ApplyFtrl(Span<const Address> addresses,
                            const float* gradients, const FtrlParams& params,
                            const Parallel& parallel) = 0;
+
+  // Gives each key the row `rows[i]` [dim], whatever it had; missing keys are
+  // inserted, and counted 0 times. Slots begin anew. Of a key that repeats the
+  // last row holds. Others may see the rows one by one.
+  virtual Status Import(Span<const Key> keys, const float* rows,
+                        const Parallel& parallel) = 0;
 
   // For a table of fixed capacity. offsets[i] is the row of addresses[i], -1
   // for kNoRow; *all_initialized says whether InitializeRows has seen them all.
@@ -156,6 +194,46 @@ class Table {
                                   std::vector<int64_t>* positions) const = 0;
   // All rows are to be initialized again when they are met again.
   virtual void ForgetInitializedRows() = 0;
+  // Calls write(offset) once for each of the offsets whose row has come from
+  // an evicted key since: what optimizers keep of it elsewhere is to be
+  // initialized. The caller holds the lock of that.
+  virtual Status ResetSlots(Span<const int64_t> offsets,
+                            const std::function<void(int64_t)>& write) = 0;
+
+  // Admission and eviction. An evicted key loses its row, its slots and its
+  // count, and is not found any more. Its address stays legal, of a row that
+  // nothing else sees, until every step has ended that began before; then the
+  // row may be used again, under another address.
+
+  // A step that is going on; null if the table cannot evict. Addresses that
+  // were handed out since are legal until it is dropped.
+  virtual std::shared_ptr<void> BeginStep() = 0;
+  // Evicts the keys and candidates with newest time - last seen >= `threshold`,
+  // in short slices, so that lookups go on. FailedPrecondition if times are
+  // not recorded.
+  virtual Status Evict(int64_t threshold, Evicted* evicted) = 0;
+  // > 0: keys are admitted from this count on. 0: counts stay as they are from
+  // now on, under the threshold of before. *in_force is the threshold then.
+  // FailedPrecondition for a table without admission. A key that has a row
+  // keeps it.
+  virtual Status SetAccessThreshold(int64_t threshold, int64_t* in_force) = 0;
+  virtual AdmissionState admission_state() const = 0;
+  // Whether there is admission does not change.
+  virtual Status SetAdmissionState(const AdmissionState& state) = 0;
+  // Streams the keys that have no row yet, in no particular order, in chunks of
+  // at most `chunk_size`; of one instant with Export if nothing runs meanwhile.
+  // `visit` must not call the table.
+  virtual Status ExportCandidates(
+      int64_t chunk_size,
+      const std::function<Status(const CandidateChunk&)>& visit) const = 0;
+  // Adds candidates to those there are; a key that has a row is left alone.
+  virtual Status RestoreCandidates(const CandidateChunk& candidates) = 0;
+  // Whether evicted keys are written down, for TakeErasedKeys.
+  virtual void LogErasedKeys(bool enabled) = 0;
+  // The keys that lost their rows since the last call, in order. A key may have
+  // a row again by now.
+  virtual void TakeErasedKeys(std::vector<Key>* keys) = 0;
+  virtual EvictionStats eviction_stats() const = 0;
 
   virtual int64_t size() const = 0;          // visible keys
   virtual int64_t capacity() const = 0;      // rows that fit without new memory
@@ -174,6 +252,9 @@ class Table {
   // wait if the disk does not keep up. FailedPrecondition if another save or
   // restore of the table is under way. After an error nothing is left behind.
   virtual Status Save(const SaveRequest& request, SavedTable* saved) = 0;
+  // The checkpoint `prefix` that Save last wrote to is complete: deltas may
+  // build on it.
+  virtual void CommitSave(const std::string& prefix) = 0;
   // Replaces the content by that of files; addresses of before are illegal
   // afterwards. All is checked first: the table is as it was after an error.
   virtual Status Restore(const RestoreRequest& request,
@@ -199,6 +280,8 @@ class Registry {
   void Register(const std::shared_ptr<Table>& table);
   // Newest live, unreleased table of that name, or null.
   std::shared_ptr<Table> Find(const std::string& name) const;
+  // All live, unreleased tables.
+  std::vector<std::shared_ptr<Table>> Live() const;
   // Releases every live table. Returns how many there were.
   int ReleaseAll();
 

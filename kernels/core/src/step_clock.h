@@ -1,0 +1,78 @@
+// Which steps may still hold addresses of evicted rows.
+#ifndef MXREC_SRC_STEP_CLOCK_H_
+#define MXREC_SRC_STEP_CLOCK_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+namespace mxrec {
+
+// A step begins in an epoch; an eviction ends one. A row that was evicted in
+// epoch e may be used again once no step that began in e or before is running:
+// whoever began later did not find the key.
+//
+// Thread-safe.
+class StepClock {
+ public:
+  StepClock() = default;
+  StepClock(const StepClock&) = delete;
+  StepClock& operator=(const StepClock&) = delete;
+
+  // To be given to End.
+  uint64_t Begin() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ++running_[epoch_];
+    return epoch_;
+  }
+  void End(uint64_t begun) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = running_.find(begun);
+    if (--found->second == 0) running_.erase(found);
+    UpdateOldest();
+  }
+  // Ends the epoch of what has been evicted by now. Returns it.
+  uint64_t Advance() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const uint64_t ended = epoch_++;
+    UpdateOldest();
+    return ended;
+  }
+  bool IsOver(uint64_t epoch) const {
+    return epoch < oldest_.load(std::memory_order_acquire);
+  }
+
+  // A step of one operation.
+  class Hold {
+   public:
+    // Null: nothing is held.
+    explicit Hold(StepClock* clock)
+        : clock_(clock), begun_(clock == nullptr ? 0 : clock->Begin()) {}
+    ~Hold() {
+      if (clock_ != nullptr) clock_->End(begun_);
+    }
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+
+   private:
+    StepClock* const clock_;
+    const uint64_t begun_;
+  };
+
+ private:
+  // Releases what ended steps have done to rows to whoever uses them again.
+  void UpdateOldest() {
+    oldest_.store(running_.empty() ? epoch_ : running_.begin()->first,
+                  std::memory_order_release);
+  }
+
+  std::mutex mutex_;
+  uint64_t epoch_ = 1;
+  std::map<uint64_t, int64_t> running_;  // steps by the epoch they began in
+  std::atomic<uint64_t> oldest_{1};      // of those, else epoch_
+};
+
+}  // namespace mxrec
+
+#endif  // MXREC_SRC_STEP_CLOCK_H_
