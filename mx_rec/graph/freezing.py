@@ -312,8 +312,9 @@ class _LookUpMany(_Rule):
                 f"node {node.name!r} inserts keys, which a frozen table cannot: export the model with "
                 "sparse_lookup(..., is_train=False)"
             )
-        handles, keys, defaults = node.inputs[:n], node.inputs[n : 2 * n], node.inputs[3 * n : 4 * n]
-        places = node.inputs[4 * n : 4 * n + restored]
+        handles, keys = node.inputs[:n], node.inputs[n : 2 * n]
+        end = len(node.inputs) - restored
+        defaults, places = node.inputs[end - n : end], node.inputs[end:]
         positions = [self.find(node, f"find_{i}", handles[i], keys[i]) for i in range(n)]
         rows = [self.gather(node, f"gather_{i}", self.table(handles[i]), positions[i], defaults[i]) for i in range(n)]
         spread = [
