@@ -14,7 +14,7 @@ BIN := $(abspath $(VENV))/bin
 export PATH := $(BIN):$(PATH)
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-SOURCES := $(shell find mx_rec passes kernels -type f \( -name '*.py' -o -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name 'CMakeLists.txt' \)) CMakeLists.txt pyproject.toml
+SOURCES := $(shell find mx_rec passes kernels -type f \( -name '*.py' -o -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name '*.txt' \)) CMakeLists.txt pyproject.toml
 
 .PHONY: build test test-core test-sanitizers test-python demo lint format bench clean
 
