@@ -121,9 +121,7 @@ class TableFile:
         if crc != crc32c(raw[:-4]):
             raise self._bad("checksum of its header")
         if not 1 <= version <= VERSION:
-            raise CheckpointError(
-                f"{self.path!r} has format version {version}, but this program reads up to {VERSION}"
-            )
+            raise CheckpointError(f"{self.path!r} has format version {version}, but this program reads up to {VERSION}")
         if size < _HEADER.size + _BLOCK.size + _TRAILER.size:
             raise self._bad("it is truncated")
         stream.seek(size - _TRAILER.size)

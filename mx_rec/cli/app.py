@@ -10,6 +10,7 @@ import click
 
 import mx_rec
 from mx_rec.cli.console import ExitCode, examples, one_line
+from mx_rec.cli.convert_checkpoint import convert_checkpoint_command
 from mx_rec.cli.diff import diff_command
 from mx_rec.cli.inspect import inspect_command
 from mx_rec.cli.passes import passes_command
@@ -28,6 +29,7 @@ from mx_rec.errors import GraphFileError, GraphRewriteError
         "recgraph diff train.meta train.rewritten.meta",
         "recgraph plot train.meta lookups.svg --rewritten",
         "recgraph verify train.meta train.rewritten.meta",
+        "recgraph convert-checkpoint converted.meta old/model.ckpt-100 new/model.ckpt-100",
         "recgraph passes",
     ),
 )
@@ -53,6 +55,7 @@ recgraph.add_command(diff_command)
 recgraph.add_command(passes_command)
 recgraph.add_command(plot_command)
 recgraph.add_command(verify_command)
+recgraph.add_command(convert_checkpoint_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
