@@ -35,6 +35,7 @@ def load_ratings(directory: Path = DATA_DIR) -> tuple[Columns, Columns]:
         "title": np.array([titles[key] for key in movie]),
         "genres": np.array([genres[key] for key in movie]),
         "liked": np.array([float(row["rating"]) >= LIKED_FROM for row in rows], np.float32),
+        "rating": np.array([float(row["rating"]) for row in rows], np.float32),
     }
     train = {name: values[~held_out] for name, values in columns.items()}
     test = {name: values[held_out] for name, values in columns.items()}

@@ -75,7 +75,7 @@ def make_dataset(columns: Columns, batch_size: int, *, epochs: int, shuffle: boo
     rows = tf.data.Dataset.range(len(columns["user"]))
     if shuffle:
         rows = rows.shuffle(len(columns["user"]), seed=SEED).repeat(epochs)
-    values = {name: tf.constant(column) for name, column in columns.items()}
+    values = {name: tf.constant(column) for name, column in columns.items() if name != "rating"}
 
     def pick(row: tf.Tensor) -> dict[str, tf.Tensor]:
         return {name: tf.gather(column, row) for name, column in values.items()}

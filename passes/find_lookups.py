@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ATTR_COLLECTIONS, ATTR_LOOKUP
+from mx_rec.errors import GraphRewriteError
 from mx_rec.graph import marks
-from mx_rec.graph.attrs import DT_FLOAT, DT_INT32, const_value
+from mx_rec.graph.attrs import DT_FLOAT, DT_INT32, is_zero
 from mx_rec.graph.iterator_groups import iterator_group
 from mx_rec.graph.iterators import GET_NEXT, IteratorInfo, Obstacle, iterator_of
 from mx_rec.graph.node import Node, TensorRef
@@ -159,10 +160,12 @@ def _fused_lookups(view: GraphView, many: Node) -> Iterator[Lookup]:
     """The lookups that one op does."""
     n = many.int_attr("N")
     names = many.strings_attr(marks.FUSED_LOOKUPS)
-    parts = zip(many.strings_attr(marks.FUSED_FINDS), many.strings_attr(marks.FUSED_GATHERS))
+    finds, gathers = many.strings_attr(marks.FUSED_FINDS), many.strings_attr(marks.FUSED_GATHERS)
+    if not len(names) == len(finds) == len(gathers) or len(names) not in (0, n):
+        raise GraphRewriteError(f"node {many.name!r}: its attributes '_mx_rec_fused_...' do not fit its {n} lookups")
     get_next = many.inputs[n].node
     iterator = iterator_of(view, get_next) if view.node(get_next).op == GET_NEXT else None
-    for index, (find, gather) in enumerate(parts):
+    for index, (find, gather) in enumerate(zip(finds, gathers)):
         table, original = view.node(many.inputs[index].node), view.get(find)
         collections = () if original is None else original.strings_attr(ATTR_COLLECTIONS)
         yield Lookup(
@@ -274,7 +277,7 @@ def is_row_gather(view: GraphView, node: Node) -> bool:
         return False
     axis = view.node(node.inputs[2].node)
     value = axis.attr("value")
-    return is_free_constant(axis) and value is not None and const_value(value) == 0
+    return is_free_constant(axis) and value is not None and is_zero(value)
 
 
 def is_free_constant(node: Node) -> bool:

@@ -24,6 +24,7 @@ from mx_rec.graph.op_signatures import (
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome, Refusal
 from mx_rec.passes.find_lookups import TRAIN, Lookup, find_lookups, is_free_constant, is_row_gather
+from mx_rec.passes.prune import disconnected
 
 _HINTS_INPUT, _COUNTS_INPUT = 2, 3  # of MxRecFindOrInsert
 
@@ -83,6 +84,7 @@ class FuseLookups(Pass):
         groups: dict[_Key, list[_Parts]] = {}
         refused: dict[_Key, list[Refusal]] = {}
         single: Counter[str] = Counter()
+        discarded = frozenset(name for name in disconnected(view) if not view.edges(name))
         for lookup in find_lookups(view):
             find = view.node(lookup.find_node)
             if find.op == OP_LOOK_UP_MANY:
@@ -94,7 +96,7 @@ class FuseLookups(Pass):
                 single["their rows are not reached by address"] += 1
             else:
                 key = _Key(find.op, lookup.get_next, gather.int_attr("dim"), find.device)
-                obstacle = _obstacle(view, find, gather, lookup.get_next)
+                obstacle = _obstacle(view, find, gather, lookup.get_next, discarded)
                 if obstacle is None:
                     parts = _Parts(lookup.name, find, gather, tuple(_restores(view, lookup, gather)))
                     groups.setdefault(key, []).append(parts)
@@ -121,12 +123,12 @@ def _fused(view: GraphView) -> Counter[_Key]:
     return counts
 
 
-def _obstacle(view: GraphView, find: Node, gather: Node, get_next: str) -> Obstacle | None:
-    """Why the lookup must keep its own ops."""
+def _obstacle(view: GraphView, find: Node, gather: Node, get_next: str, discarded: frozenset[str]) -> Obstacle | None:
+    """Why the lookup must keep its own ops. That nodes wait which nothing will run any more does not count."""
     for node in (find, gather):
         if node.controls:
             return Obstacle(node.name, f"waits for {node.controls[0]!r}")
-        waiting = view.control_consumers(node.name)
+        waiting = [name for name in view.control_consumers(node.name) if name not in discarded]
         if waiting:
             return Obstacle(waiting[0], f"waits for {node.name!r}")
     gathers = [use.node for use in view.consumers(TensorRef(find.name, 0)) if view.node(use.node).op == OP_GATHER]

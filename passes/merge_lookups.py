@@ -24,7 +24,7 @@ from mx_rec.graph.attrs import (
     attr_strings,
     attr_tensor,
     attr_type,
-    const_value,
+    is_zero,
 )
 from mx_rec.graph.edits import EditSet
 from mx_rec.graph.iterators import Obstacle
@@ -289,7 +289,7 @@ def _restored(view: GraphView, lookup: Lookup) -> Iterator[str]:
         index, axis = view.node(node.inputs[1].node), view.node(node.inputs[2].node).attr("value")
         while _is_own_helper(index):  # of lookups that were merged before
             index = view.node(index.inputs[0].node)
-        is_plain = axis is not None and const_value(axis) == 0 and not node.int_attr("batch_dims")
+        is_plain = axis is not None and is_zero(axis) and not node.int_attr("batch_dims")
         if index.name == lookup.unique_node and is_plain:
             yield name
 

@@ -45,7 +45,7 @@ class Prune(Pass):
 
     def run(self, view: GraphView) -> PassOutcome:
         """See `Pass.run`."""
-        candidates = [name for node in view.nodes_of(*_MARKED_OPS) for name in node.strings_attr(marks.DISCONNECTED)]
+        candidates = disconnected(view)
         if not candidates:
             return PassOutcome()
         dead = _dead(view, candidates, self.keep)
@@ -53,6 +53,11 @@ class Prune(Pass):
         for name in dead:
             edits.remove_node(name)
         return PassOutcome(edits, [f"{len(dead)} nodes removed"] if dead else [])
+
+
+def disconnected(view: GraphView) -> list[str]:
+    """The nodes from which passes took the consumers, as far as they are marked; some may be gone."""
+    return [name for node in view.nodes_of(*_MARKED_OPS) for name in node.strings_attr(marks.DISCONNECTED)]
 
 
 def _dead(view: GraphView, candidates: list[str], keep: frozenset[str]) -> list[str]:

@@ -143,7 +143,7 @@ def _rewrite(source: str, target: str, options: RewriteOptions) -> None:
     click.echo(_report(result, options), nl=False)
     _stop_if_refused(result, options)
     if result.modified:
-        files.save_graph(loaded, result.graph_def, target)
+        files.save_graph(loaded, result.view, target)
     elif files.copy_graph(loaded, target):
         say(f"nothing to do: no pass changed the graph; '{target}' is a copy of '{source}'")
     else:

@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mx_rec.cli.soundness import sound_view
+
 if TYPE_CHECKING:
     from mx_rec.graph.files import ConstantSize, LoadedGraph
     from mx_rec.graph.view import GraphView
@@ -106,11 +108,10 @@ class Summary:
 def summarize(loaded: LoadedGraph) -> Summary:
     """Looks through a graph; nothing is changed or run."""
     from mx_rec.graph.files import largest_constants
-    from mx_rec.graph.view import GraphView
     from mx_rec.passes import find_lookups
     from mx_rec.passes.find_lookups import FindLookups
 
-    view = GraphView(loaded.graph_def)
+    view = sound_view(loaded)
     lookups = find_lookups(view)
     return Summary(
         path=str(loaded.path),

@@ -96,6 +96,7 @@ class GraphState:
         initializers: iterator initializer per side (True: training), set by the rewrite.
         batches: per side, the components of the batches that its lookups read, set by the rewrite.
         replaced: old batch component by name, and what replaced it.
+        started: per iterator that `GraphModifierHook` starts, by the name of its tensor, whether it was started.
     """
 
     epoch: int
@@ -111,6 +112,7 @@ class GraphState:
     initializers: Optional[dict[bool, Optional[tf.Operation]]] = None
     batches: dict[bool, list[tuple[tf.Tensor, ...]]] = dataclasses.field(default_factory=dict)
     replaced: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+    started: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
 
 
 _SESSION_TYPES = (tf.compat.v1.Session, tf.compat.v1.InteractiveSession)

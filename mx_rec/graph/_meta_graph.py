@@ -7,12 +7,13 @@ from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
-from tensorflow.core.framework import graph_pb2, op_def_pb2, variable_pb2
+from tensorflow.core.framework import op_def_pb2, variable_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from mx_rec.constants.constants import ATTR_COLLECTIONS
 from mx_rec.errors import GraphFileError
 from mx_rec.graph import marks
+from mx_rec.graph._messages import copy_others
 from mx_rec.tf_compat import collection_proto_type, registered_op_def
 
 
@@ -32,24 +33,26 @@ def referenced_nodes(meta_graph: meta_graph_pb2.MetaGraphDef, *, variables: bool
     return found
 
 
-def with_graph(meta_graph: meta_graph_pb2.MetaGraphDef, graph_def: graph_pb2.GraphDef) -> meta_graph_pb2.MetaGraphDef:
-    """A copy with another graph; its collections and its list of ops follow the graph."""
+def header_of(
+    meta_graph: meta_graph_pb2.MetaGraphDef, nodes: Iterable[Any], functions: Iterable[Any]
+) -> meta_graph_pb2.MetaGraphDef:
+    """A MetaGraphDef without graph, for a graph of these nodes and functions, which its collections and ops follow."""
+    nodes = list(nodes)
     result = meta_graph_pb2.MetaGraphDef()
-    result.CopyFrom(meta_graph)
-    result.graph_def.CopyFrom(graph_def)
-    _drop_converted_variables(result)
-    _check_references(meta_graph, result)
-    _fill_collections(result)
-    _update_op_list(result)
+    copy_others(meta_graph, result, "graph_def")
+    _drop_converted_variables(result, nodes)
+    _check_references(meta_graph, result, {node.name for node in nodes})
+    _fill_collections(result, nodes)
+    _update_op_list(result, nodes, functions)
     return result
 
 
-def collection_entries(graph_def: graph_pb2.GraphDef) -> Iterator[tuple[str, str]]:
+def collection_entries(nodes: Iterable[Any]) -> Iterator[tuple[str, str]]:
     """Collection and member of each membership that the nodes' attribute states, in node order.
 
     The member is the node's first output, or the operation itself if it has none.
     """
-    for node in graph_def.node:
+    for node in nodes:
         if ATTR_COLLECTIONS not in node.attr:
             continue
         for entry in node.attr[ATTR_COLLECTIONS].list.s:
@@ -62,10 +65,11 @@ def _member(node: Any) -> str:
     return f"{node.name}:0" if has_output else node.name
 
 
-def _check_references(meta_graph: meta_graph_pb2.MetaGraphDef, result: meta_graph_pb2.MetaGraphDef) -> None:
-    """What `meta_graph` names and `result` still names must be in the graph of `result`."""
+def _check_references(
+    meta_graph: meta_graph_pb2.MetaGraphDef, result: meta_graph_pb2.MetaGraphDef, left: set[str]
+) -> None:
+    """What `meta_graph` names and `result` still names must be left in the graph."""
     before = {node.name for node in meta_graph.graph_def.node}
-    left = {node.name for node in result.graph_def.node}
     for place, text in _texts(result, True):
         name = _node_name(text)
         if name in before and name not in left:
@@ -75,13 +79,10 @@ def _check_references(meta_graph: meta_graph_pb2.MetaGraphDef, result: meta_grap
             )
 
 
-def _drop_converted_variables(meta_graph: meta_graph_pb2.MetaGraphDef) -> None:
+def _drop_converted_variables(meta_graph: meta_graph_pb2.MetaGraphDef, nodes: Iterable[Any]) -> None:
     """The variables whose place tables have taken leave the collections of variables."""
     gone = {
-        name.decode()
-        for node in meta_graph.graph_def.node
-        if marks.CONVERTED in node.attr
-        for name in node.attr[marks.CONVERTED].list.s
+        name.decode() for node in nodes if marks.CONVERTED in node.attr for name in node.attr[marks.CONVERTED].list.s
     }
     if not gone:
         return
@@ -105,34 +106,37 @@ def _variable_node(data: bytes) -> str:
     return _node_name(variable.variable_name)
 
 
-def _fill_collections(meta_graph: meta_graph_pb2.MetaGraphDef) -> None:
-    for collection, member in collection_entries(meta_graph.graph_def):
+def _fill_collections(meta_graph: meta_graph_pb2.MetaGraphDef, nodes: Iterable[Any]) -> None:
+    present: dict[str, set[str]] = {}
+    for collection, member in collection_entries(nodes):
         members = meta_graph.collection_def[collection]
         if members.WhichOneof("kind") not in (None, "node_list"):
             raise GraphFileError(
                 f"collection '{collection}' is a {members.WhichOneof('kind')} in this MetaGraphDef, "
                 f"expected a node_list, so '{member}' cannot be added to it"
             )
-        if member not in members.node_list.value:
+        known = present.setdefault(collection, set(members.node_list.value))
+        if member not in known:
+            known.add(member)
             members.node_list.value.append(member)
 
 
-def _update_op_list(meta_graph: meta_graph_pb2.MetaGraphDef) -> None:
+def _update_op_list(meta_graph: meta_graph_pb2.MetaGraphDef, nodes: Iterable[Any], functions: Iterable[Any]) -> None:
     """Ops that are used: as the file described them, new ones as this TensorFlow does."""
     op_list = meta_graph.meta_info_def.stripped_op_list
     if not op_list.op:
         return
     known = {op.name: op for op in op_list.op}
-    described = (known.get(name) or _described(name) for name in sorted(_used_ops(meta_graph.graph_def)))
+    described = (known.get(name) or _described(name) for name in sorted(_used_ops(nodes, functions)))
     updated = op_def_pb2.OpList(op=[op for op in described if op is not None])
     op_list.CopyFrom(updated)
 
 
-def _used_ops(graph_def: graph_pb2.GraphDef) -> set[str]:
-    used = {node.op for node in graph_def.node}
-    for function in graph_def.library.function:
+def _used_ops(nodes: Iterable[Any], functions: Iterable[Any]) -> set[str]:
+    used = {node.op for node in nodes}
+    for function in functions:
         used.update(node.op for node in function.node_def)
-    return used - {function.signature.name for function in graph_def.library.function}
+    return used - {function.signature.name for function in functions}
 
 
 def _described(name: str) -> op_def_pb2.OpDef | None:

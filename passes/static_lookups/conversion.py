@@ -174,7 +174,7 @@ class Conversion:
             variable=self._saved(plan.variable.nodes),
             optimizer=SLOT_OWNERS[updates[0].rule.op] if slots else "",
             slots=tuple(self._saved([slot.variable for slot in parts]) for parts in slots),
-            slot_initials=tuple(parts[0].initial_value for parts in slots),
+            slot_initials=tuple(slot.initial_value for slot in updates[0].slots) if updates else (),
             same_ids=not plan.bounds,
         )
 
