@@ -22,7 +22,7 @@ from mx_rec.graph.attrs import (
     attr_type,
 )
 from mx_rec.graph.edits import EditSet
-from mx_rec.graph.node import TensorRef
+from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.op_signatures import (
     OP_FIND,
     OP_FIND_OR_INSERT,
@@ -40,10 +40,15 @@ from mx_rec.passes.static_lookups.lookups import StaticLookup
 from mx_rec.passes.static_lookups.modulo import MAX_BUCKETS, Bound
 from mx_rec.passes.static_lookups.partitions import MOD
 from mx_rec.passes.static_lookups.plans import TablePlan
-from mx_rec.passes.static_lookups.rules import SLOT_OWNERS
+from mx_rec.passes.static_lookups.rules import SLOT_OWNERS, Update
 from mx_rec.passes.static_lookups.saving import SavedTable, saved_name, take_out
 from mx_rec.passes.static_lookups.values import same_formula
 from mx_rec.passes.static_lookups.variables import Uses, uses_of
+
+
+def _is_inner_group(node: Node) -> bool:
+    """Whether a node groups the ops of one update, and is none that a script has named."""
+    return node.op == "NoOp" and node.name.rpartition("/")[2].startswith("group_deps")
 
 
 class _Rows:
@@ -165,7 +170,7 @@ class Conversion:
         return handle
 
     def _origin(self, plan: TablePlan) -> TableOrigin:
-        updates = () if plan.training is None else plan.training.updates
+        updates: tuple[Update, ...] = () if plan.training is None else plan.training.updates
         slots = list(zip(*(update.slots for update in updates)))  # of each slot the variable of each part
         return TableOrigin(
             table_name=plan.table_name,
@@ -274,14 +279,14 @@ class Conversion:
         for name in owned:
             self._removed[name] = None
 
-    def _owned(self, updates: Iterable[Any]) -> list[str]:
+    def _owned(self, updates: Iterable[Update]) -> list[str]:
         """The nodes of the updates, and groups that wait for them alone."""
         owned = [name for update in updates for name in update.nodes]
         known = set(owned)
         for name in owned:
             for waiting in self._view.control_consumers(name):
                 node = self._view.node(waiting)
-                is_group = node.op == "NoOp" and known.issuperset(node.controls) and self._view.edges(waiting)
+                is_group = _is_inner_group(node) and known.issuperset(node.controls) and self._view.edges(waiting)
                 if waiting not in known and is_group and waiting not in self._keep:
                     known.add(waiting)
                     owned.append(waiting)
