@@ -11,6 +11,7 @@ import click
 import mx_rec
 from mx_rec.cli.checkpoint import checkpoint_command
 from mx_rec.cli.console import ExitCode, examples, one_line
+from mx_rec.cli.convert_checkpoint import convert_checkpoint_command
 from mx_rec.cli.diff import diff_command
 from mx_rec.cli.freeze import freeze_command
 from mx_rec.cli.inspect import inspect_command
@@ -32,6 +33,7 @@ from mx_rec.errors import CheckpointError, GraphFileError, GraphRewriteError
         "recgraph verify train.meta train.rewritten.meta",
         "recgraph freeze export/1700000000 frozen/1",
         "recgraph checkpoint verify model.ckpt-100",
+        "recgraph convert-checkpoint converted.meta old/model.ckpt-100 new/model.ckpt-100",
         "recgraph passes",
     ),
 )
@@ -59,6 +61,7 @@ recgraph.add_command(plot_command)
 recgraph.add_command(verify_command)
 recgraph.add_command(freeze_command)
 recgraph.add_command(checkpoint_command)
+recgraph.add_command(convert_checkpoint_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
