@@ -244,7 +244,8 @@ def report(results: dict[str, list[dict]]) -> None:
 
     print(environment(), "\n")
     print(
-        "| candidate | MB | save s | flush s | restore s | memory while saving MB | while restoring, beyond the table MB |"
+        "| candidate | MB | save s | flush s | restore s | memory while saving MB | "
+        "while restoring, beyond the table MB |"
     )
     print("|---|---|---|---|---|---|---|")
     for name in results:
