@@ -35,10 +35,19 @@ def load_ratings(directory: Path = DATA_DIR) -> tuple[Columns, Columns]:
         "title": np.array([titles[key] for key in movie]),
         "genres": np.array([genres[key] for key in movie]),
         "liked": np.array([float(row["rating"]) >= LIKED_FROM for row in rows], np.float32),
+        "rating": np.array([float(row["rating"]) for row in rows], np.float32),
     }
     train = {name: values[~held_out] for name, values in columns.items()}
     test = {name: values[held_out] for name, values in columns.items()}
     return train, test
+
+
+def training_order(directory: Path = DATA_DIR) -> np.ndarray:
+    """The numbers of the training rows of `load_ratings` in order of time."""
+    rows = _read_rows(directory / "ratings.csv.gz")
+    user = np.array([row["userId"] for row in rows], np.int64)
+    time = np.array([row["timestamp"] for row in rows], np.int64)
+    return np.argsort(time[~_last_of_each_user(user, time, HELD_OUT)], kind="stable")
 
 
 def area_under_curve(labels: np.ndarray, scores: np.ndarray) -> float:

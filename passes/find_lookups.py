@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ATTR_COLLECTIONS, ATTR_LOOKUP
+from mx_rec.errors import GraphRewriteError
 from mx_rec.graph import marks
-from mx_rec.graph.attrs import DT_FLOAT, DT_INT32, const_value
+from mx_rec.graph.attrs import DT_FLOAT, DT_INT32, is_zero
 from mx_rec.graph.iterator_groups import iterator_group
 from mx_rec.graph.iterators import GET_NEXT, IteratorInfo, Obstacle, iterator_of
 from mx_rec.graph.node import Node, TensorRef
@@ -27,10 +28,14 @@ from mx_rec.graph.op_signatures import (
 from mx_rec.graph.slices import slice_analysis
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome
+from mx_rec.passes.static_lookups.judgement import remarks
 
 TRAIN = "train"
 EVAL = "eval"
-_FROM_OFFSETS_TO_ROWS = ("Maximum", "ResourceGather", "SelectV2")
+# Of a table of fixed capacity: of evaluation lookups, and of training lookups with admission.
+_FROM_OFFSETS_TO_ROWS = ("Maximum", "ResourceGather", "SelectV2", "GatherNd", "TensorScatterUpdate")
+_ROWS_OF_VARIABLE = ("ResourceGather", "SelectV2", "TensorScatterUpdate")
+_TIMESTAMPS_INPUT = 4  # of MxRecFindOrInsert
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,8 @@ class FindLookups(Pass):
         IteratorGetNext -> ... -> ids -> MxRecUnique -> MxRecFindOrInsert (train) | MxRecFind (eval)
             -> MxRecGatherByAddress -> GatherV2
 
-    Notes: one line per table and side, one per kind of plain TensorFlow lookup (a gather on a variable).
+    Notes: one line per table and side, and one per variable that plain TensorFlow looks up: its lookups, how it is
+    trained, and whether it could be a table (see `convert_static_tables`) or why not.
     Refuses nothing: `hoist_lookups` refuses what cannot be moved.
     """
 
@@ -112,7 +118,7 @@ class FindLookups(Pass):
         moved = sum(lookup.is_moved for lookup in lookups)
         if moved:
             notes.append(f"{moved} lookups are fed by their iterator already")
-        notes.extend(f"plain TensorFlow: {count} {op} lookups" for op, count in sorted(_plain_lookups(view).items()))
+        notes.extend(remarks(view))
         return PassOutcome(notes=notes or ["no lookups"])
 
 
@@ -157,10 +163,12 @@ def _fused_lookups(view: GraphView, many: Node) -> Iterator[Lookup]:
     """The lookups that one op does."""
     n = many.int_attr("N")
     names = many.strings_attr(marks.FUSED_LOOKUPS)
-    parts = zip(many.strings_attr(marks.FUSED_FINDS), many.strings_attr(marks.FUSED_GATHERS))
+    finds, gathers = many.strings_attr(marks.FUSED_FINDS), many.strings_attr(marks.FUSED_GATHERS)
+    if not len(names) == len(finds) == len(gathers) or len(names) not in (0, n):
+        raise GraphRewriteError(f"node {many.name!r}: its attributes '_mx_rec_fused_...' do not fit its {n} lookups")
     get_next = many.inputs[n].node
     iterator = iterator_of(view, get_next) if view.node(get_next).op == GET_NEXT else None
-    for index, (find, gather) in enumerate(parts):
+    for index, (find, gather) in enumerate(zip(finds, gathers)):
         table, original = view.node(many.inputs[index].node), view.get(find)
         collections = () if original is None else original.strings_attr(ATTR_COLLECTIONS)
         yield Lookup(
@@ -241,7 +249,7 @@ def _variable_gather(view: GraphView, offsets: Node) -> Node | None:
     pending, last = [offsets], None
     while pending:
         node = pending.pop()
-        if node.op in ("ResourceGather", "SelectV2"):
+        if node.op in _ROWS_OF_VARIABLE:
             last = node
             if any(_restores(view, TensorRef(node.name, 0))) or pools(view, node):
                 return node
@@ -272,7 +280,7 @@ def is_row_gather(view: GraphView, node: Node) -> bool:
         return False
     axis = view.node(node.inputs[2].node)
     value = axis.attr("value")
-    return is_free_constant(axis) and value is not None and const_value(value) == 0
+    return is_free_constant(axis) and value is not None and is_zero(value)
 
 
 def is_free_constant(node: Node) -> bool:
@@ -291,13 +299,20 @@ def _is_local_embedding(view: GraphView, tensor: TensorRef) -> bool:
         n = node.int_attr("N")
         return n <= tensor.index < 2 * n
     # The gather on the variable of a table of fixed capacity is told by its lookup's name.
-    return node.op == OP_GATHER or (node.op in ("ResourceGather", "SelectV2") and node.str_attr(ATTR_LOOKUP) != "")
+    return node.op == OP_GATHER or (node.op in _ROWS_OF_VARIABLE and node.str_attr(ATTR_LOOKUP) != "")
 
 
 def _restores(view: GraphView, embedding: TensorRef) -> Iterator[str]:
     for use in view.consumers(embedding):
         if use.index == 0 and view.node(use.node).op == "GatherV2":
             yield use.node
+
+
+def timestamps_of(find: Node) -> TensorRef | None:
+    """What a find takes as the times of its keys, if anything."""
+    if find.op == OP_FIND_OR_INSERT and len(find.inputs) > _TIMESTAMPS_INPUT:
+        return find.inputs[_TIMESTAMPS_INPUT]
+    return None
 
 
 def pools(view: GraphView, gather: Node | None) -> list[str]:
@@ -340,15 +355,3 @@ def _not_one_batch(find: Node, get_nexts: tuple[str, ...]) -> Obstacle:
     if not get_nexts:
         return Obstacle(find.name, "its ids do not come from an iterator")
     return Obstacle(find.name, "its ids come from several batches: " + ", ".join(map(repr, get_nexts)))
-
-
-def _plain_lookups(view: GraphView) -> Counter[str]:
-    """Gathers on variables, by op."""
-    counts: Counter[str] = Counter()
-    for node in view.nodes_of("ResourceGather", "GatherV2", "Gather"):
-        source = view.producer(node, 0)
-        while source is not None and source.op == "Identity":
-            source = view.producer(source, 0)
-        if source is not None and source.op in ("VarHandleOp", "ReadVariableOp", "VariableV2", "Variable"):
-            counts[node.op] += 1
-    return counts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import time
 from collections.abc import Iterator, Sequence
@@ -49,16 +50,21 @@ class PipelineResult:
     """What a run of passes gives.
 
     Attributes:
-        graph_def: the rewritten graph; a copy of the input when nothing changed.
+        view: the rewritten graph. It shares what did not change with the input, which must stay as it is.
         edits: the edits of all passes, in order; for `apply_graphdef` or `apply_live`.
         reports: one per pass.
         modified: whether anything changed.
     """
 
-    graph_def: GraphDef
+    view: GraphView
     edits: EditSet
     reports: tuple[PassReport, ...]
     modified: bool
+
+    @functools.cached_property
+    def graph_def(self) -> GraphDef:
+        """The rewritten graph as a GraphDef of its own, made when it is first asked for."""
+        return self.view.to_graph_def()
 
 
 class PassFailed(GraphRewriteError):  # noqa: N818 - says what happened
@@ -117,9 +123,8 @@ class PassManager:
             edits = edits + outcome.edits
             reports.append(report)
             self._dump(view, number, step.name)
-        result = PipelineResult(view.to_graph_def(), edits, tuple(reports), any(r.modified for r in reports))
         view.release()
-        return result
+        return PipelineResult(view, edits, tuple(reports), any(report.modified for report in reports))
 
     def _verified_input(self, graph_def: GraphDef) -> GraphView:
         try:

@@ -8,6 +8,7 @@ from typing import NamedTuple, Optional
 
 from mx_rec.passes.adopt_orphans import AdoptOrphans
 from mx_rec.passes.base import Pass
+from mx_rec.passes.convert_static_tables import ConvertStaticTables
 from mx_rec.passes.find_lookups import FindLookups
 from mx_rec.passes.fuse_lookups import FuseLookups
 from mx_rec.passes.fuse_updates import FuseUpdates
@@ -16,6 +17,7 @@ from mx_rec.passes.hot_embedding import HotEmbedding
 from mx_rec.passes.insert_collections import InsertCollections
 from mx_rec.passes.merge_lookups import MergeLookups
 from mx_rec.passes.prune import Prune
+from mx_rec.passes.static_lookups.plans import TableChoice
 from mx_rec.passes.swap_iterators import SwapIterators
 
 
@@ -24,6 +26,8 @@ class PipelineOptions:
     """Options of the whole rewrite.
 
     Attributes:
+        static_tables: variables of plain TensorFlow that become tables.
+        static_keep: names of nodes that such a variable must not take with it.
         prefetch: batches prepared ahead of the step, at least 1.
         parallel_calls: batches prepared at the same time, at least 1.
         adopt_orphans: prepare lookups whose ids come from no batch with one.
@@ -37,6 +41,8 @@ class PipelineOptions:
         keep: names of nodes that are never removed, such as those a caller fetches by name.
     """
 
+    static_tables: tuple[TableChoice, ...] = ()
+    static_keep: frozenset[str] = field(default_factory=frozenset)
     prefetch: int = 1
     parallel_calls: int = 1
     adopt_orphans: bool = False
@@ -65,8 +71,15 @@ class Stage(NamedTuple):
 
 PIPELINE: tuple[Stage, ...] = (
     Stage(
+        ConvertStaticTables,
+        "first: what it makes are lookups like others; on request only",
+        lambda options: (
+            ConvertStaticTables(options.static_tables, options.static_keep) if options.static_tables else None
+        ),
+    ),
+    Stage(
         FindLookups,
-        "first: its report says what the other passes will meet",
+        "before what changes lookups: its report says what the other passes will meet",
         lambda options: FindLookups(),
     ),
     Stage(

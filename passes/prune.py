@@ -9,12 +9,12 @@ from mx_rec.graph import marks
 from mx_rec.graph.edits import EditSet
 from mx_rec.graph.iterators import BY_HANDLE, FILLED
 from mx_rec.graph.node import Node
-from mx_rec.graph.op_signatures import MANY_OF, OP_FIND, OP_FIND_OR_INSERT, OP_LOOK_UP_MANY
+from mx_rec.graph.op_signatures import MANY_OF, OP_FIND, OP_FIND_OR_INSERT, OP_LOOK_UP_MANY, OP_TABLE
 from mx_rec.graph.verify import colocated_with
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome
 
-_MARKED_OPS = (*FILLED, *BY_HANDLE, OP_FIND_OR_INSERT, OP_FIND, OP_LOOK_UP_MANY, *MANY_OF.values())
+_MARKED_OPS = (*FILLED, *BY_HANDLE, OP_FIND_OR_INSERT, OP_FIND, OP_LOOK_UP_MANY, OP_TABLE, *MANY_OF.values())
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Prune(Pass):
 
         new iterator -> new get_next -> MxRecFindOrInsert
 
-    It begins with the nodes that `merge_lookups`, `swap_iterators`, `fuse_lookups` and `fuse_updates` disconnected
-    and goes on to what only they read. A node that
-    nothing read before the rewrite is left alone, and so is everything it reads: a caller may fetch it.
+    It begins with the nodes that `convert_static_tables`, `merge_lookups`, `swap_iterators`, `fuse_lookups` and
+    `fuse_updates` disconnected and goes on to what only they read. A node that nothing read before the rewrite is
+    left alone, and so is everything it reads: a caller may fetch it.
 
     Attributes:
         keep: nodes that stay, such as those a caller fetches by name, and with them what they read.
@@ -45,7 +45,7 @@ class Prune(Pass):
 
     def run(self, view: GraphView) -> PassOutcome:
         """See `Pass.run`."""
-        candidates = [name for node in view.nodes_of(*_MARKED_OPS) for name in node.strings_attr(marks.DISCONNECTED)]
+        candidates = disconnected(view)
         if not candidates:
             return PassOutcome()
         dead = _dead(view, candidates, self.keep)
@@ -53,6 +53,11 @@ class Prune(Pass):
         for name in dead:
             edits.remove_node(name)
         return PassOutcome(edits, [f"{len(dead)} nodes removed"] if dead else [])
+
+
+def disconnected(view: GraphView) -> list[str]:
+    """The nodes from which passes took the consumers, as far as they are marked; some may be gone."""
+    return [name for node in view.nodes_of(*_MARKED_OPS) for name in node.strings_attr(marks.DISCONNECTED)]
 
 
 def _dead(view: GraphView, candidates: list[str], keep: frozenset[str]) -> list[str]:

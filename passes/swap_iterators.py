@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER, ATTR_COLLECTIONS
+from mx_rec.errors import GraphRewriteError
 from mx_rec.graph import marks
 from mx_rec.graph.attrs import (
     DT_BOOL,
@@ -31,6 +32,7 @@ from mx_rec.graph.iterators import (
     iterator_info,
 )
 from mx_rec.graph.node import Node, TensorRef, parse_ref
+from mx_rec.graph.op_signatures import OP_FIND, OP_FIND_OR_INSERT
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome
 
@@ -58,7 +60,8 @@ class SwapIterators(Pass):
     The MakeIterator ops join the collection of rebuilt iterators' initializers. An iterator that draws by handle draws
     by the same handle afterwards, and the handles that a script fetches are those of the new iterators.
 
-    Preconditions: the marks that `hoist_lookups` leaves; without them it changes nothing. Refuses nothing.
+    Preconditions: the marks that `hoist_lookups` leaves; without them it changes nothing. Refuses nothing, and fails
+    when the marks contradict each other or the graph.
     """
 
     name: ClassVar[str] = "swap_iterators"
@@ -73,7 +76,40 @@ class SwapIterators(Pass):
             for iterator in hoisted
             for get_next in iterator_info(view, iterator.name).get_nexts
         }
+        for iterator in hoisted:
+            _check_marks(view, iterator, names)
         return PassOutcome(edits, [_Swap(view, edits, iterator, names).apply() for iterator in hoisted])
+
+
+def _check_marks(view: GraphView, iterator: Node, names: Mapping[str, str]) -> None:
+    """Attributes that start with an underscore pass through TensorFlow unseen, so they may be from anywhere."""
+    types = iterator.types_attr(marks.HOIST_TYPES)
+    lists = [
+        (iterator.strings_attr(marks.HOIST_TENSORS), marks.HOIST_TENSOR_SOURCES, marks.HOIST_TENSOR_COMPONENTS),
+        (iterator.strings_attr(marks.HOIST_FINDS), marks.HOIST_FIND_SOURCES, marks.HOIST_FIND_COMPONENTS),
+    ]
+    is_sound = 0 < len(types) == len(iterator.shapes_attr(marks.HOIST_SHAPES))
+    for things, sources_attr, components_attr in lists:
+        sources, components = iterator.strings_attr(sources_attr), iterator.ints_attr(components_attr)
+        is_sound &= len(things) == len(sources) == len(components)
+        is_sound &= all(source in names for source in sources)
+        is_sound &= all(component >= 0 for component in components)  # too large ones: the verifier names the reader
+    finds = [view.get(name) for name in iterator.strings_attr(marks.HOIST_FINDS)]
+    is_sound &= all(find is not None and find.op in (OP_FIND, OP_FIND_OR_INSERT) for find in finds)
+    is_sound &= all(_is_ref(text) for text in iterator.strings_attr(marks.HOIST_TENSORS))
+    if not is_sound:
+        raise GraphRewriteError(
+            f"node {iterator.name!r}: its attributes '_mx_rec_hoist_...' contradict each other or the graph; "
+            "rewrite the graph as it was before any pass"
+        )
+
+
+def _is_ref(text: str) -> bool:
+    try:
+        parse_ref(text)
+    except ValueError:
+        return False
+    return True
 
 
 class _Swap:

@@ -9,11 +9,13 @@ REGISTER_OP("MxRecApplyAdagradByAddress")
     .Doc(R"doc(
 Adagrad (Duchi et al., 2011) with a small epsilon:
 
-  s += g^2;  row -= learning_rate * g / sqrt(s + 1e-7)
+  s += g^2;  row -= learning_rate * g / (sqrt(s + epsilon) + root_epsilon)
 
 addresses: [n]; 0 is skipped; gradients of a repeated address are summed first.
 gradients: [n, dim].
 initial_accumulator_value: of s, for every row of the table.
+epsilon, root_epsilon: at least 0. TensorFlow's sparse Adagrad has the latter
+  alone.
 )doc");
 
 REGISTER_KERNEL_BUILDER(

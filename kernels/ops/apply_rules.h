@@ -61,8 +61,31 @@ struct LazyAdamRule {
   }
 };
 
-#define MXREC_ADAGRAD_HYPERPARAMETERS() \
-  Input("learning_rate: float").Attr("initial_accumulator_value: float = 0.9")
+#define MXREC_ADAM_HYPERPARAMETERS() \
+  Input("step_size: float")          \
+      .Input("beta1: float")         \
+      .Input("beta2: float")         \
+      .Input("epsilon: float")
+
+struct AdamRule {
+  using Params = mxrec::AdamParams;
+  static constexpr auto kUpdate = &mxrec::Table::ApplyAdam;
+  static constexpr ScalarInput<Params> kScalars[] = {
+      {"step_size", &Params::step_size},
+      {"beta1", &Params::beta1},
+      {"beta2", &Params::beta2},
+      {"epsilon", &Params::epsilon}};
+  static tensorflow::Status ReadAttrs(tensorflow::OpKernelConstruction*,
+                                      Params*) {
+    return tensorflow::Status();
+  }
+};
+
+#define MXREC_ADAGRAD_HYPERPARAMETERS()               \
+  Input("learning_rate: float")                       \
+      .Attr("initial_accumulator_value: float = 0.9") \
+      .Attr("epsilon: float = 1e-7")                  \
+      .Attr("root_epsilon: float = 0.0")
 
 struct AdagradRule {
   using Params = mxrec::AdagradParams;
@@ -71,8 +94,10 @@ struct AdagradRule {
       {"learning_rate", &Params::learning_rate}};
   static tensorflow::Status ReadAttrs(tensorflow::OpKernelConstruction* context,
                                       Params* params) {
-    return ReadNonNegative(context, "initial_accumulator_value",
-                           &params->initial_accumulator_value);
+    TF_RETURN_IF_ERROR(ReadNonNegative(context, "initial_accumulator_value",
+                                       &params->initial_accumulator_value));
+    TF_RETURN_IF_ERROR(ReadNonNegative(context, "epsilon", &params->epsilon));
+    return ReadNonNegative(context, "root_epsilon", &params->root_epsilon);
   }
 };
 

@@ -11,7 +11,9 @@ import click
 import mx_rec
 from mx_rec.cli.checkpoint import checkpoint_command
 from mx_rec.cli.console import ExitCode, examples, one_line
+from mx_rec.cli.convert_checkpoint import convert_checkpoint_command
 from mx_rec.cli.diff import diff_command
+from mx_rec.cli.freeze import freeze_command
 from mx_rec.cli.inspect import inspect_command
 from mx_rec.cli.passes import passes_command
 from mx_rec.cli.plot import plot_command
@@ -29,7 +31,9 @@ from mx_rec.errors import CheckpointError, GraphFileError, GraphRewriteError
         "recgraph diff train.meta train.rewritten.meta",
         "recgraph plot train.meta lookups.svg --rewritten",
         "recgraph verify train.meta train.rewritten.meta",
+        "recgraph freeze export/1700000000 frozen/1",
         "recgraph checkpoint verify model.ckpt-100",
+        "recgraph convert-checkpoint converted.meta old/model.ckpt-100 new/model.ckpt-100",
         "recgraph passes",
     ),
 )
@@ -38,12 +42,12 @@ from mx_rec.errors import CheckpointError, GraphFileError, GraphRewriteError
 def recgraph(context: click.Context) -> None:
     """Rewrites, inspects, draws and compares graphs of TensorFlow recommenders.
 
-    Files are GraphDefs (.pb, .pbtxt) or MetaGraphDefs (.meta), told apart by what they hold. The op
-    library is needed by verify alone.
+    Files are GraphDefs (.pb, .pbtxt) or MetaGraphDefs (.meta), told apart by what they hold; freeze takes the
+    directory of a SavedModel. The op library is needed by verify and freeze alone.
 
     Exit codes: 0 done (diff, verify: equal), 1 diff or verify found a difference, 2 bad usage or a file that
-    cannot be read or written, 3 a pass failed, or refused under --strict, or a graph failed to run. Problems
-    are one line on stderr.
+    cannot be read or written, 3 a graph is broken or failed to run, or a pass failed, or refused under --strict.
+    Problems are one line on stderr.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
@@ -55,7 +59,9 @@ recgraph.add_command(diff_command)
 recgraph.add_command(passes_command)
 recgraph.add_command(plot_command)
 recgraph.add_command(verify_command)
+recgraph.add_command(freeze_command)
 recgraph.add_command(checkpoint_command)
+recgraph.add_command(convert_checkpoint_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -28,6 +28,12 @@ class UnusableFile(click.ClickException):
     exit_code = ExitCode.USAGE
 
 
+class BrokenGraph(click.ClickException):
+    """A graph was read but does not hold together."""
+
+    exit_code = ExitCode.REFUSED
+
+
 class GraphFailed(click.ClickException):
     """A graph failed when it was run."""
 

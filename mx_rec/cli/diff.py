@@ -25,10 +25,11 @@ def diff_command(before: str, after: str, as_json: bool) -> int:
     files may be of different kinds. Writes nothing for equal graphs. Exit code 0 when equal, 1 when
     different.
     """
-    from mx_rec.graph.diff import diff_graphs
+    from mx_rec.graph.diff import diff_forms, graph_form
     from mx_rec.graph.files import load_graph
 
-    difference = diff_graphs(load_graph(before).graph_def, load_graph(after).graph_def)
+    # One after the other: a file may take much memory, its form takes little.
+    difference = diff_forms(*(graph_form(load_graph(path).graph_def) for path in (before, after)))
     if as_json:
         click.echo(json.dumps(difference.to_json(), indent=2))
     elif not difference.equal:

@@ -26,7 +26,8 @@ def inspect_command(source: str, as_json: bool) -> None:
     """Shows the kind and size of a graph file, its tables, lookups, iterators and largest constants.
 
     A lookup is `moved` when its keys come from the input pipeline already, `movable` when `recgraph
-    rewrite` would move it, and `stays` with a reason otherwise.
+    rewrite` would move it, and `stays` with a reason otherwise. Variables that plain TensorFlow looks up are
+    listed with their lookups, what trains them, and whether `recgraph rewrite --convert` could make tables of them.
     """
     from mx_rec.cli.summary import summarize
     from mx_rec.graph.files import load_graph
@@ -53,6 +54,8 @@ def _show(summary: Summary, title: str) -> None:
         console.print(note, markup=False, soft_wrap=True)
     _show_rows("Tables", ("table", "dim", "initializer", "train lookups", "eval lookups"), _table_rows(summary))
     _show_rows("Lookups", ("lookup", "table", "side", "ids", "iterator", "state"), _lookup_rows(summary))
+    columns = ("variable", "shape", "lookups", "trained by", "state")
+    _show_rows("Variables that plain TensorFlow looks up", columns, _static_rows(summary))
     _show_rows("Iterators", ("iterator", "kind", "datasets", "batches"), _iterator_rows(summary))
     _show_rows("Largest constants", ("constant", "dtype", "shape", "bytes"), _constant_rows(summary))
 
@@ -79,6 +82,12 @@ def _lookup_rows(summary: Summary) -> Iterable[Sequence[Any]]:
     for lookup in summary.lookups:
         state = f"{lookup.state}: {lookup.reason}" if lookup.reason else lookup.state
         yield lookup.name, lookup.table, lookup.side, lookup.ids or "-", lookup.iterator or "-", state
+
+
+def _static_rows(summary: Summary) -> Iterable[Sequence[Any]]:
+    for variable in summary.static_variables:
+        state = f"{variable.state}: {variable.reason}" if variable.reason else variable.state
+        yield variable.name, variable.shape, variable.patterns, variable.trained_by or "-", state
 
 
 def _iterator_rows(summary: Summary) -> Iterable[Sequence[Any]]:

@@ -11,6 +11,7 @@ import click
 
 from mx_rec.cli.console import RewriteRefused, examples, say
 from mx_rec.cli.params import GRAPH_PATH
+from mx_rec.cli.soundness import sound_view
 
 if TYPE_CHECKING:
     from mx_rec.cli.plotting.picture import Picture
@@ -81,9 +82,8 @@ def _load(source: str) -> LoadedGraph:
 
 def _pictures(graphs: Sequence[LoadedGraph], rewritten: bool) -> list[Picture]:
     from mx_rec.cli.plotting.picture import picture_of
-    from mx_rec.graph.view import GraphView
 
-    views = [GraphView(loaded.graph_def) for loaded in graphs]
+    views = [sound_view(loaded) for loaded in graphs]
     titles = [str(loaded.path) for loaded in graphs]
     if rewritten:
         views.append(_rewritten(graphs[0]))
@@ -93,12 +93,11 @@ def _pictures(graphs: Sequence[LoadedGraph], rewritten: bool) -> list[Picture]:
 
 def _rewritten(loaded: LoadedGraph) -> GraphView:
     """The graph as `recgraph rewrite` writes it."""
-    from mx_rec.graph.view import GraphView
     from mx_rec.passes import PassFailed, PassManager, PipelineOptions, default_pipeline
 
     options = PipelineOptions(keep=loaded.referenced_nodes())
     try:
-        return GraphView(PassManager(default_pipeline(options)).run(loaded.graph_def).graph_def)
+        return PassManager(default_pipeline(options)).run(loaded.graph_def).view
     except PassFailed as error:
         node = f" at node '{error.node}'" if error.node else ""
         raise RewriteRefused(f"pass {error.pass_name} failed{node}: {error.reason}; nothing was written") from error

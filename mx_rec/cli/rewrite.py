@@ -16,6 +16,7 @@ from mx_rec.cli.params import GRAPH_PATH, NAME_LIST
 if TYPE_CHECKING:
     from mx_rec.graph.files import LoadedGraph
     from mx_rec.passes import Pass, PipelineResult, Refusal
+    from mx_rec.passes.static_lookups.plans import TableChoice
 
 _MAX_AHEAD = 1024
 
@@ -37,6 +38,10 @@ class RewriteOptions:
         hot_embedding: whether to mark gathers with a hint for kernels.
         op_impl_mode: an `op_impl_mode.ini`.
         keep: nodes that stay though nothing reads them.
+        convert: patterns of names of variables that become tables.
+        config: a `tables.toml`.
+        drop_modulo: whether to take out what keeps ids below the number of rows.
+        initial_values: where the rows of those tables come from, `None` for the default.
     """
 
     passes: tuple[str, ...] | None
@@ -51,6 +56,10 @@ class RewriteOptions:
     hot_embedding: bool
     op_impl_mode: str | None
     keep: tuple[str, ...]
+    convert: tuple[str, ...]
+    config: str | None
+    drop_modulo: bool
+    initial_values: str | None
 
 
 @click.command(
@@ -60,6 +69,7 @@ class RewriteOptions:
         "recgraph rewrite train.pb train.rewritten.pb",
         "recgraph rewrite train.meta train.meta --prefetch 4 --time-passes",
         "recgraph rewrite train.pbtxt out.pbtxt --report json --strict",
+        "recgraph rewrite train.meta out.meta --convert 'user_emb*' --convert item_emb",
         "recgraph rewrite train.pb out.pb --passes find_lookups,insert_collections --dump-dir d",
     ),
 )
@@ -96,6 +106,14 @@ class RewriteOptions:
 @click.option("--no-fuse", "fuse", flag_value=False, default=True, help="Leave every lookup and update its own ops.")
 @click.option("--no-hot-embedding", "hot_embedding", flag_value=False, default=True, help="Leave out hot_embedding.")
 @click.option("--op-impl-mode", metavar="FILE", help="An op_impl_mode.ini (lines like GatherV2=high_performance).")
+@click.option("--convert", multiple=True, metavar="PATTERN", help="Make tables of these variables; may be repeated.")
+@click.option("--config", metavar="FILE", help="A tables.toml that says which variables become tables, and how.")
+@click.option(
+    "--initial-values",
+    type=click.Choice(["variable", "by_key"]),
+    help="With --convert: rows from the variable's initializer (default), or one by one when a key is first seen.",
+)
+@click.option("--drop-modulo", is_flag=True, help="With --convert: take out a modulo that only bounds the ids.")
 @click.option("--keep", multiple=True, metavar="NODE", help="Never remove this node; may be repeated.")
 def rewrite_command(source: str, target: str, **options: Any) -> None:
     """Moves the id-to-address work of each lookup in IN into the dataset that feeds it, and writes OUT.
@@ -125,7 +143,7 @@ def _rewrite(source: str, target: str, options: RewriteOptions) -> None:
     click.echo(_report(result, options), nl=False)
     _stop_if_refused(result, options)
     if result.modified:
-        files.save_graph(loaded, result.graph_def, target)
+        files.save_graph(loaded, result.view, target)
     elif files.copy_graph(loaded, target):
         say(f"nothing to do: no pass changed the graph; '{target}' is a copy of '{source}'")
     else:
@@ -139,6 +157,8 @@ def _passes(loaded: LoadedGraph, options: RewriteOptions) -> list[Pass]:
     _check_kept_nodes(loaded, options.keep)
     pipeline = default_pipeline(
         PipelineOptions(
+            static_tables=_static_tables(options),
+            static_keep=loaded.referenced_nodes(variables=False).union(options.keep),
             prefetch=options.prefetch,
             parallel_calls=options.parallel_calls,
             adopt_orphans="adopt_orphans" in (options.passes or ()),
@@ -157,6 +177,21 @@ def _passes(loaded: LoadedGraph, options: RewriteOptions) -> list[Pass]:
         if name not in {step.name for step in pipeline}:
             raise click.UsageError(f"--passes: '{name}' is switched off by another option")
     return [step for step in pipeline if step.name in options.passes]
+
+
+def _static_tables(options: RewriteOptions) -> tuple[TableChoice, ...]:
+    """The variables that become tables: those of the command line, then those of the file."""
+    from mx_rec.passes.static_lookups.config import read_tables
+    from mx_rec.passes.static_lookups.plans import BY_KEY, FROM_VARIABLE, TableChoice
+
+    if not options.convert and (options.drop_modulo or options.initial_values):
+        given = "--drop-modulo" if options.drop_modulo else "--initial-values"
+        raise click.UsageError(f"{given} goes with --convert; in a tables.toml it is a key of a table")
+    if options.drop_modulo and options.initial_values == FROM_VARIABLE:
+        raise click.UsageError("--drop-modulo needs --initial-values by_key: the ids are no rows of the variable then")
+    initial = options.initial_values or (BY_KEY if options.drop_modulo else FROM_VARIABLE)
+    given_here = tuple(TableChoice(pattern, "", initial, options.drop_modulo) for pattern in options.convert)
+    return given_here + (() if options.config is None else read_tables(options.config))
 
 
 def _check_kept_nodes(loaded: LoadedGraph, keep: Sequence[str]) -> None:

@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mx_rec.cli.soundness import sound_view
+
 if TYPE_CHECKING:
     from mx_rec.graph.files import ConstantSize, LoadedGraph
     from mx_rec.graph.view import GraphView
@@ -47,6 +49,30 @@ class LookupSummary:
 
 
 @dataclass(frozen=True)
+class StaticLookupSummary:
+    """A lookup of a variable by plain TensorFlow; `reason`: why it is none that a table could do."""
+
+    node: str
+    op: str
+    pattern: str
+    ids: str | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class StaticVariableSummary:
+    """A variable that plain TensorFlow looks up, and whether it could be a table or why not."""
+
+    name: str
+    shape: str
+    patterns: str
+    trained_by: str
+    state: str
+    reason: str
+    lookups: tuple[StaticLookupSummary, ...]
+
+
+@dataclass(frozen=True)
 class IteratorSummary:
     """An iterator, the datasets that fill it and the batches drawn from it."""
 
@@ -70,6 +96,7 @@ class Summary:
     notes: tuple[str, ...]
     tables: tuple[TableSummary, ...]
     lookups: tuple[LookupSummary, ...]
+    static_variables: tuple[StaticVariableSummary, ...]
     iterators: tuple[IteratorSummary, ...]
     largest_constants: tuple[ConstantSize, ...]
 
@@ -81,11 +108,10 @@ class Summary:
 def summarize(loaded: LoadedGraph) -> Summary:
     """Looks through a graph; nothing is changed or run."""
     from mx_rec.graph.files import largest_constants
-    from mx_rec.graph.view import GraphView
     from mx_rec.passes import find_lookups
     from mx_rec.passes.find_lookups import FindLookups
 
-    view = GraphView(loaded.graph_def)
+    view = sound_view(loaded)
     lookups = find_lookups(view)
     return Summary(
         path=str(loaded.path),
@@ -95,9 +121,12 @@ def summarize(loaded: LoadedGraph) -> Summary:
         functions=len(loaded.graph_def.library.function),
         producer=loaded.graph_def.versions.producer,
         warnings=loaded.warnings,
-        notes=tuple(note for note in FindLookups().run(view).notes if not note.startswith("table ")),
+        notes=tuple(
+            note for note in FindLookups().run(view).notes if not note.startswith(("table ", "plain TensorFlow: "))
+        ),
         tables=_tables(view, lookups),
         lookups=tuple(_lookup(view, lookup) for lookup in lookups),
+        static_variables=_static_variables(view),
         iterators=_iterators(view),
         largest_constants=tuple(largest_constants(loaded.graph_def, _SHOWN_CONSTANTS)),
     )
@@ -132,6 +161,32 @@ def _lookup(view: GraphView, lookup: Lookup) -> LookupSummary:
         iterator=lookup.iterator,
         state=state,
         reason="" if obstacle is None else str(obstacle),
+    )
+
+
+def _static_variables(view: GraphView) -> tuple[StaticVariableSummary, ...]:
+    from mx_rec.passes.static_lookups.judgement import judged_variables
+
+    return tuple(
+        StaticVariableSummary(
+            name=judged.variable.name,
+            shape=judged.shape,
+            patterns=judged.patterns,
+            trained_by=judged.trained_by,
+            state="could be a table" if judged.obstacle is None else "stays",
+            reason="" if judged.obstacle is None else str(judged.obstacle),
+            lookups=tuple(
+                StaticLookupSummary(
+                    node=lookup.node,
+                    op=lookup.op,
+                    pattern=lookup.pattern,
+                    ids=None if lookup.ids is None else str(lookup.ids),
+                    reason="" if lookup.obstacle is None else str(lookup.obstacle),
+                )
+                for lookup in judged.variable.lookups
+            ),
+        )
+        for judged in judged_variables(view)
     )
 
 

@@ -12,6 +12,7 @@ import click
 
 from mx_rec.cli.console import ExitCode, UnusableFile, add_row, examples, plain_table, say, stdout
 from mx_rec.cli.params import FEED, GRAPH_PATH
+from mx_rec.cli.soundness import sound_view
 
 if TYPE_CHECKING:
     from mx_rec.cli.verifying.fetches import Fetch, Side
@@ -131,13 +132,12 @@ def verify_command(before: str, after: str, **options: Any) -> int:
 def _load(before: str, after: str) -> tuple[Side, Side]:
     from mx_rec.cli.verifying.fetches import Side
     from mx_rec.graph.files import load_graph
-    from mx_rec.graph.view import GraphView
 
     first, second = (load_graph(path) for path in (before, after))
     for loaded in (first, second):
         for warning in loaded.warnings:
             say(f"warning: '{loaded.path}': {warning}")
-    return Side("A", first, GraphView(first.graph_def)), Side("B", second, GraphView(second.graph_def))
+    return Side("A", first, sound_view(first)), Side("B", second, sound_view(second))
 
 
 def _load_library() -> None:

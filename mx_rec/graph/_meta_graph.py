@@ -7,42 +7,52 @@ from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
-from tensorflow.core.framework import graph_pb2, op_def_pb2
+from tensorflow.core.framework import op_def_pb2, variable_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from mx_rec.constants.constants import ATTR_COLLECTIONS
 from mx_rec.errors import GraphFileError
+from mx_rec.graph import marks
+from mx_rec.graph._messages import copy_others
 from mx_rec.tf_compat import collection_proto_type, registered_op_def
 
 
-def referenced_nodes(meta_graph: meta_graph_pb2.MetaGraphDef) -> dict[str, str]:
-    """Nodes that the MetaGraphDef names outside its graph, each with the place that names it."""
+def referenced_nodes(meta_graph: meta_graph_pb2.MetaGraphDef, *, variables: bool = True) -> dict[str, str]:
+    """Nodes that the MetaGraphDef names outside its graph, each with the place that names it.
+
+    Args:
+        meta_graph: the file.
+        variables: whether the collections of variables count, which follow the graph.
+    """
     names = {node.name for node in meta_graph.graph_def.node}
     found: dict[str, str] = {}
-    for place, text in _texts(meta_graph):
+    for place, text in _texts(meta_graph, variables):
         name = _node_name(text)
         if name in names:
             found.setdefault(name, place)
     return found
 
 
-def with_graph(meta_graph: meta_graph_pb2.MetaGraphDef, graph_def: graph_pb2.GraphDef) -> meta_graph_pb2.MetaGraphDef:
-    """A copy with another graph; its collections and its list of ops follow the graph."""
-    _check_references(meta_graph, graph_def)
+def header_of(
+    meta_graph: meta_graph_pb2.MetaGraphDef, nodes: Iterable[Any], functions: Iterable[Any]
+) -> meta_graph_pb2.MetaGraphDef:
+    """A MetaGraphDef without graph, for a graph of these nodes and functions, which its collections and ops follow."""
+    nodes = list(nodes)
     result = meta_graph_pb2.MetaGraphDef()
-    result.CopyFrom(meta_graph)
-    result.graph_def.CopyFrom(graph_def)
-    _fill_collections(result)
-    _update_op_list(result)
+    copy_others(meta_graph, result, "graph_def")
+    _drop_converted_variables(result, nodes)
+    _check_references(meta_graph, result, {node.name for node in nodes})
+    _fill_collections(result, nodes)
+    _update_op_list(result, nodes, functions)
     return result
 
 
-def collection_entries(graph_def: graph_pb2.GraphDef) -> Iterator[tuple[str, str]]:
+def collection_entries(nodes: Iterable[Any]) -> Iterator[tuple[str, str]]:
     """Collection and member of each membership that the nodes' attribute states, in node order.
 
     The member is the node's first output, or the operation itself if it has none.
     """
-    for node in graph_def.node:
+    for node in nodes:
         if ATTR_COLLECTIONS not in node.attr:
             continue
         for entry in node.attr[ATTR_COLLECTIONS].list.s:
@@ -55,44 +65,78 @@ def _member(node: Any) -> str:
     return f"{node.name}:0" if has_output else node.name
 
 
-def _check_references(meta_graph: meta_graph_pb2.MetaGraphDef, graph_def: graph_pb2.GraphDef) -> None:
-    left = {node.name for node in graph_def.node}
-    for name, place in referenced_nodes(meta_graph).items():
-        if name not in left:
+def _check_references(
+    meta_graph: meta_graph_pb2.MetaGraphDef, result: meta_graph_pb2.MetaGraphDef, left: set[str]
+) -> None:
+    """What `meta_graph` names and `result` still names must be left in the graph."""
+    before = {node.name for node in meta_graph.graph_def.node}
+    for place, text in _texts(result, True):
+        name = _node_name(text)
+        if name in before and name not in left:
             raise GraphFileError(
                 f"node '{name}' is gone from the new graph, but {place} of the MetaGraphDef still names it: "
                 f"keep that node (--keep {name})"
             )
 
 
-def _fill_collections(meta_graph: meta_graph_pb2.MetaGraphDef) -> None:
-    for collection, member in collection_entries(meta_graph.graph_def):
+def _drop_converted_variables(meta_graph: meta_graph_pb2.MetaGraphDef, nodes: Iterable[Any]) -> None:
+    """The variables whose place tables have taken leave the collections of variables."""
+    gone = {
+        name.decode() for node in nodes if marks.CONVERTED in node.attr for name in node.attr[marks.CONVERTED].list.s
+    }
+    if not gone:
+        return
+    for key, collection in list(meta_graph.collection_def.items()):
+        if collection.WhichOneof("kind") != "bytes_list" or collection_proto_type(key) is not variable_pb2.VariableDef:
+            continue
+        members = list(collection.bytes_list.value)
+        left = [data for data in members if _variable_node(data) not in gone]
+        if left:
+            collection.bytes_list.value[:] = left
+        elif members:
+            del meta_graph.collection_def[key]
+
+
+def _variable_node(data: bytes) -> str:
+    variable: Any = variable_pb2.VariableDef()
+    try:
+        variable.ParseFromString(data)
+    except DecodeError:
+        return ""
+    return _node_name(variable.variable_name)
+
+
+def _fill_collections(meta_graph: meta_graph_pb2.MetaGraphDef, nodes: Iterable[Any]) -> None:
+    present: dict[str, set[str]] = {}
+    for collection, member in collection_entries(nodes):
         members = meta_graph.collection_def[collection]
         if members.WhichOneof("kind") not in (None, "node_list"):
             raise GraphFileError(
                 f"collection '{collection}' is a {members.WhichOneof('kind')} in this MetaGraphDef, "
                 f"expected a node_list, so '{member}' cannot be added to it"
             )
-        if member not in members.node_list.value:
+        known = present.setdefault(collection, set(members.node_list.value))
+        if member not in known:
+            known.add(member)
             members.node_list.value.append(member)
 
 
-def _update_op_list(meta_graph: meta_graph_pb2.MetaGraphDef) -> None:
+def _update_op_list(meta_graph: meta_graph_pb2.MetaGraphDef, nodes: Iterable[Any], functions: Iterable[Any]) -> None:
     """Ops that are used: as the file described them, new ones as this TensorFlow does."""
     op_list = meta_graph.meta_info_def.stripped_op_list
     if not op_list.op:
         return
     known = {op.name: op for op in op_list.op}
-    described = (known.get(name) or _described(name) for name in sorted(_used_ops(meta_graph.graph_def)))
+    described = (known.get(name) or _described(name) for name in sorted(_used_ops(nodes, functions)))
     updated = op_def_pb2.OpList(op=[op for op in described if op is not None])
     op_list.CopyFrom(updated)
 
 
-def _used_ops(graph_def: graph_pb2.GraphDef) -> set[str]:
-    used = {node.op for node in graph_def.node}
-    for function in graph_def.library.function:
+def _used_ops(nodes: Iterable[Any], functions: Iterable[Any]) -> set[str]:
+    used = {node.op for node in nodes}
+    for function in functions:
         used.update(node.op for node in function.node_def)
-    return used - {function.signature.name for function in graph_def.library.function}
+    return used - {function.signature.name for function in functions}
 
 
 def _described(name: str) -> op_def_pb2.OpDef | None:
@@ -107,7 +151,7 @@ def _described(name: str) -> op_def_pb2.OpDef | None:
     return op_def
 
 
-def _texts(meta_graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str]]:
+def _texts(meta_graph: meta_graph_pb2.MetaGraphDef, variables: bool) -> Iterator[tuple[str, str]]:
     """Every string that may name a node, with the place that holds it."""
     for text in _strings(meta_graph.saver_def):
         yield "saver_def", text
@@ -115,6 +159,8 @@ def _texts(meta_graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str]]
         for text in _strings(signature):
             yield f"signature_def '{key}'", text
     for key, collection in meta_graph.collection_def.items():
+        if not variables and collection_proto_type(key) is variable_pb2.VariableDef:
+            continue
         place = f"collection '{key}'"
         for text in _collection_texts(key, collection):
             yield place, text

@@ -19,15 +19,14 @@ _VARINT, _FIXED64, _MESSAGE, _FIXED32 = 0, 1, 2, 5
 _FIXED_SIZES = {_FIXED64: 8, _FIXED32: 4}
 _MAX_PROBED_FIELDS = 16
 _MAX_NAME_BYTES = 4096
-_NODE_NAME = re.compile(rb"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
-_OP_NAME = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_.\\/>-]*")
+NODE_NAME = re.compile(rb"[A-Za-z0-9_.][A-Za-z0-9_.\\/>-]*")  # with those of TensorFlow's own nodes, like _SOURCE
+OP_NAME = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_.\\/>-]*")
 
 # Field numbers of the messages in question.
 _GRAPH_NODE, _GRAPH_VERSIONS = 1, 4
 _GRAPH_FIELDS = frozenset({1, 2, 3, 4, 5})
 _NODE_NAME_FIELD, _NODE_OP_FIELD = 1, 2
 _META_GRAPH_DEF = 2
-_META_FIELDS = frozenset({1, 2, 3, 4, 5, 6, 7})
 _SAVED_MODEL_VERSION, _SAVED_MODEL_GRAPHS = 1, 2
 
 
@@ -111,8 +110,6 @@ def _is_graph(data: Buffer, fields: list[WireField]) -> bool:
 
 
 def _is_meta_graph(data: Buffer, fields: list[WireField]) -> bool:
-    if not all(field.number in _META_FIELDS for field in fields):
-        return False
     graphs = [field for field in fields if field.number == _META_GRAPH_DEF and field.wire_type == _MESSAGE]
     return len(graphs) == 1 and _is_graph(data, _probe(data, graphs[0].start, graphs[0].end))
 
@@ -122,7 +119,7 @@ def _is_node(data: Buffer, field: WireField) -> bool:
         return False
     name = _text_field(data, field, _NODE_NAME_FIELD)
     op = _text_field(data, field, _NODE_OP_FIELD)
-    return bool(_NODE_NAME.fullmatch(name) and (_OP_NAME.fullmatch(op) or not field.complete))
+    return bool(NODE_NAME.fullmatch(name) and (OP_NAME.fullmatch(op) or not field.complete))
 
 
 def _is_versions(data: Buffer, field: WireField) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, tensor_shape_pb2, types_pb2
 
@@ -20,6 +22,8 @@ DT_BOOL = types_pb2.DT_BOOL
 DT_RESOURCE = types_pb2.DT_RESOURCE
 DT_VARIANT = types_pb2.DT_VARIANT
 REF_OFFSET = 100  # DT_X_REF = DT_X + 100
+_MAX_DENSE_ELEMENTS = 1 << 24
+_MIN_RAW_BYTES = 1 << 16
 
 
 def dtype_name(dtype: int) -> str:
@@ -75,6 +79,11 @@ def attr_int(value: int) -> AttrValue:
     return attr_value_pb2.AttrValue(i=value)
 
 
+def attr_float(value: float) -> AttrValue:
+    """A float."""
+    return attr_value_pb2.AttrValue(f=value)
+
+
 def attr_bool(value: bool) -> AttrValue:
     """A truth value."""
     return attr_value_pb2.AttrValue(b=value)
@@ -93,8 +102,46 @@ def attr_tensor(value: Any, dtype: int) -> AttrValue:
 
 
 def const_value(value: AttrValue) -> Any:
-    """The numpy array of a `tensor` attribute."""
-    return tf.make_ndarray(value.tensor)
+    """The numpy array of a `tensor` attribute, or `None` where `dense_array` gives none."""
+    return dense_array(value.tensor)
+
+
+def is_zero(value: AttrValue) -> bool:
+    """Whether a `tensor` attribute is a single 0."""
+    array = const_value(value)
+    return array is not None and array.size == 1 and bool(array.reshape(-1)[0] == 0)
+
+
+def dense_array(tensor: Any) -> Any:
+    """The numpy array of a `TensorProto`; `None` when it is damaged, or huge and given by few values."""
+    sizes = [max(dim.size, 0) for dim in tensor.tensor_shape.dim]
+    if not tensor.tensor_content and math.prod(sizes) > _MAX_DENSE_ELEMENTS:
+        return None
+    try:
+        return tf.make_ndarray(tensor)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def raw_values(tensor: Any) -> tuple[Any, bytes] | None:
+    """(a flat array over the content, the content) of a large `TensorProto` given as one sound block of bytes.
+
+    `None` for any other. The array shares memory with the content: nothing is copied but the content, once.
+    """
+    if (
+        tensor.dtype not in types_pb2.DataType.values()
+        or tensor.dtype in (DT_INVALID, DT_STRING)
+        or is_ref(tensor.dtype)
+    ):
+        return None
+    dtype = tf.as_dtype(tensor.dtype)
+    count = math.prod(dim.size for dim in tensor.tensor_shape.dim)
+    if not dtype.is_numpy_compatible or count * dtype.size < _MIN_RAW_BYTES:
+        return None
+    content: bytes = tensor.tensor_content
+    if len(content) != count * dtype.size:
+        return None
+    return np.frombuffer(content, dtype.as_numpy_dtype), content
 
 
 def unknown_shape() -> Shape:

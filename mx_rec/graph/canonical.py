@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 import numpy as np
-import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2, types_pb2
 
 from mx_rec.constants.constants import ATTR_COLLECTIONS, ATTR_GRAPH_TOKEN
+from mx_rec.graph.attrs import dense_array, raw_values
 from mx_rec.tf_compat import registered_op_def
 
 DEFAULT_IGNORED_ATTRS = frozenset({"_output_shapes", ATTR_GRAPH_TOKEN})
@@ -33,7 +33,6 @@ _OWN_OP_PREFIX = "MxRec"
 _UNORDERED_LIST_ATTRS = frozenset({"_class", ATTR_COLLECTIONS})
 _MAX_VALUES = 8
 _MAX_TEXT = 64
-_MAX_DENSE_ELEMENTS = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -137,14 +136,22 @@ def attr_text(value: attr_value_pb2.AttrValue, *, unordered: bool = False) -> st
 def tensor_text(proto: Any) -> str:
     """A constant: dtype, shape, its first values, and a hash when values were left out."""
     head = f"{_type_text(proto.dtype)}{_shape_text(proto.tensor_shape)}"
-    array = _dense_array(proto)
-    if array is None:
+    block = raw_values(proto)
+    if block is not None:
+        values, content = block
+        return f"{head} [{', '.join(_texts(values[:_MAX_VALUES]))}, ...] #{_digest(content)}"
+    array = dense_array(proto)
+    if array is None:  # hashing the message is enough
         return f"{head} #{_digest(proto.SerializeToString(deterministic=True))}"
-    write = repr if array.dtype == np.float64 else _scalar_text
-    values = [write(item) for item in array.reshape(-1)[:_MAX_VALUES].tolist()]
+    values = _texts(array.reshape(-1)[:_MAX_VALUES])
     if array.size <= _MAX_VALUES and not any(text.endswith("...") for text in values):
         return f"{head} [{', '.join(values)}]"
     return f"{head} [{', '.join(values)}, ...] #{_digest(_array_bytes(array))}"
+
+
+def _texts(values: np.ndarray) -> list[str]:
+    write = repr if values.dtype == np.float64 else _scalar_text
+    return [write(item) for item in values.tolist()]
 
 
 def _node_lines(nodes: Iterable[node_def_pb2.NodeDef], ignored: frozenset[str]) -> list[str]:
@@ -193,23 +200,6 @@ def _shape_text(shape: Any) -> str:
 def _func_text(value: Any) -> str:
     attrs = ", ".join(f"{key}={attr_text(value.attr[key])}" for key in sorted(value.attr))
     return f"@{value.name}" + (f"{{{attrs}}}" if attrs else "")
-
-
-def _dense_array(proto: Any) -> np.ndarray | None:
-    """The tensor's values, or None when they cannot or should not be laid out."""
-    if not proto.tensor_content and _element_count(proto.tensor_shape) > _MAX_DENSE_ELEMENTS:
-        return None  # A huge constant given by few values: hashing the message is enough.
-    try:
-        return tf.make_ndarray(proto)
-    except (TypeError, ValueError):
-        return None
-
-
-def _element_count(shape: Any) -> int:
-    count = 1
-    for dim in shape.dim:
-        count *= max(dim.size, 0)
-    return count
 
 
 def _scalar_text(value: Any) -> str:

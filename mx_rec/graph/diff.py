@@ -7,14 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from mx_rec.graph.canonical import (
     DEFAULT_IGNORED_ATTRS,
     CanonicalNode,
     canonical_node,
     function_header,
-    function_lines,
     gradient_lines,
 )
 
@@ -113,6 +112,36 @@ class GraphDiff:
         return {"equal": self.equal, **dataclasses.asdict(self)}
 
 
+@dataclass(frozen=True)
+class GraphForm:
+    """A graph in canonical form: all that a comparison needs of it, without its constants.
+
+    Attributes:
+        nodes: by name.
+        functions: header and nodes by name, of each function of the library.
+        gradients: the registered gradient functions.
+    """
+
+    nodes: dict[str, CanonicalNode]
+    functions: dict[str, tuple[str, dict[str, CanonicalNode]]]
+    gradients: frozenset[str]
+
+
+def graph_form(graph_def: graph_pb2.GraphDef, *, ignore_attrs: Iterable[str] = DEFAULT_IGNORED_ATTRS) -> GraphForm:
+    """The form of a GraphDef.
+
+    Args:
+      graph_def: The graph.
+      ignore_attrs: Names of attributes whose differences do not count.
+    """
+    ignored = frozenset(ignore_attrs)
+    functions = {
+        function.signature.name: (function_header(function, ignored), _node_forms(function.node_def, ignored))
+        for function in graph_def.library.function
+    }
+    return GraphForm(_node_forms(graph_def.node, ignored), functions, frozenset(gradient_lines(graph_def)))
+
+
 def diff_graphs(
     before: graph_pb2.GraphDef,
     after: graph_pb2.GraphDef,
@@ -127,38 +156,38 @@ def diff_graphs(
       ignore_attrs: Names of attributes whose differences do not count.
     """
     ignored = frozenset(ignore_attrs)
-    old = {function.signature.name: function for function in before.library.function}
-    new = {function.signature.name: function for function in after.library.function}
-    changed = (_function_change(old[name], new[name], ignored) for name in sorted(old.keys() & new.keys()))
-    gradients = set(gradient_lines(before)), set(gradient_lines(after))
+    return diff_forms(graph_form(before, ignore_attrs=ignored), graph_form(after, ignore_attrs=ignored))
+
+
+def diff_forms(before: GraphForm, after: GraphForm) -> GraphDiff:
+    """What changed from one graph to another, by their forms."""
+    old, new = before.functions, after.functions
+    changed = [name for name in sorted(old.keys() & new.keys()) if old[name] != new[name]]
     return GraphDiff(
-        nodes=_diff_nodes(before.node, after.node, ignored),
+        nodes=_diff_nodes(before.nodes, after.nodes),
         functions_added=tuple(sorted(new.keys() - old.keys())),
         functions_removed=tuple(sorted(old.keys() - new.keys())),
-        functions_changed=tuple(change for change in changed if change is not None),
-        gradients_added=tuple(sorted(gradients[1] - gradients[0])),
-        gradients_removed=tuple(sorted(gradients[0] - gradients[1])),
+        functions_changed=tuple(_function_change(name, *old[name], *new[name]) for name in changed),
+        gradients_added=tuple(sorted(after.gradients - before.gradients)),
+        gradients_removed=tuple(sorted(before.gradients - after.gradients)),
     )
+
+
+def _node_forms(nodes: Iterable[node_def_pb2.NodeDef], ignored: frozenset[str]) -> dict[str, CanonicalNode]:
+    return {node.name: canonical_node(node, ignore_attrs=ignored) for node in nodes}
 
 
 def _function_change(
-    before: function_pb2.FunctionDef, after: function_pb2.FunctionDef, ignored: frozenset[str]
-) -> FunctionChange | None:
-    if before == after or function_lines(before, ignored) == function_lines(after, ignored):
-        return None
-    headers = function_header(before, ignored), function_header(after, ignored)
+    name: str, header: str, nodes: dict[str, CanonicalNode], new_header: str, new_nodes: dict[str, CanonicalNode]
+) -> FunctionChange:
     return FunctionChange(
-        name=before.signature.name,
-        header=None if headers[0] == headers[1] else FieldChange("signature", *headers),
-        nodes=_diff_nodes(before.node_def, after.node_def, ignored),
+        name=name,
+        header=None if header == new_header else FieldChange("signature", header, new_header),
+        nodes=_diff_nodes(nodes, new_nodes),
     )
 
 
-def _diff_nodes(
-    before: Iterable[node_def_pb2.NodeDef], after: Iterable[node_def_pb2.NodeDef], ignored: frozenset[str]
-) -> NodeSetDiff:
-    old = {node.name: canonical_node(node, ignore_attrs=ignored) for node in before}
-    new = {node.name: canonical_node(node, ignore_attrs=ignored) for node in after}
+def _diff_nodes(old: dict[str, CanonicalNode], new: dict[str, CanonicalNode]) -> NodeSetDiff:
     common = sorted(name for name in old.keys() & new.keys() if old[name] != new[name])
     return NodeSetDiff(
         added=tuple(new[name].text() for name in sorted(new.keys() - old.keys())),

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import io
 import mmap
 import os
 import re
+import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
-from tensorflow.core.framework import graph_pb2, types_pb2
+from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from mx_rec.errors import GraphFileError
-from mx_rec.graph import _meta_graph, _wire
+from mx_rec.graph import _messages, _meta_graph, _wire
+from mx_rec.graph.attrs import dtype_name
+from mx_rec.graph.view import GraphView
 from mx_rec.tf_compat import registered_op_def
 
 GraphKind = Literal["graphdef", "graphdef_text", "metagraph", "metagraph_text"]
@@ -49,12 +53,14 @@ _MAGIC = {
     b"version https://git-lfs": "a Git LFS pointer (run git lfs pull)",
 }
 _CONTROL_BYTES = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_FIRST_FIELD = re.compile(r"(?:\s|#[^\n]*(?:\n|\Z))*(?P<field>[A-Za-z_][A-Za-z0-9_]*)?")
+_FIRST_FIELD = re.compile(rb"(?:\s|#[^\n]*(?:\n|\Z))*(?P<field>[A-Za-z_][A-Za-z0-9_]*)?")
 _GRAPH_FIELDS = frozenset(field.name for field in graph_pb2.GraphDef.DESCRIPTOR.fields)
 _META_FIELDS = frozenset(field.name for field in meta_graph_pb2.MetaGraphDef.DESCRIPTOR.fields)
 _SAVED_MODEL_FIELDS = frozenset({"saved_model_schema_version", "meta_graphs"})
 _SHOWN_NAMES = 3
 _PROBED_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 24
+_META_GRAPH_DEF = 2  # field number of the graph
 
 
 @dataclass(frozen=True)
@@ -100,11 +106,14 @@ class LoadedGraph:
     def _has_collection(self, name: str) -> bool:
         return self.kind.startswith("metagraph") and name in self.message.collection_def
 
-    def referenced_nodes(self) -> frozenset[str]:
-        """Nodes that collections, saver and signatures of a MetaGraphDef name: a rewrite must keep them."""
+    def referenced_nodes(self, *, variables: bool = True) -> frozenset[str]:
+        """Nodes that collections, saver and signatures of a MetaGraphDef name: a rewrite must keep them.
+
+        Without `variables` those that only the collections of variables name, which a variable may leave.
+        """
         if not self.kind.startswith("metagraph"):
             return frozenset()
-        return frozenset(_meta_graph.referenced_nodes(self.message))
+        return frozenset(_meta_graph.referenced_nodes(self.message, variables=variables))
 
 
 @dataclass(frozen=True)
@@ -134,25 +143,52 @@ def load_graph(path: str | os.PathLike[str]) -> LoadedGraph:
     return loaded
 
 
-def save_graph(loaded: LoadedGraph, graph_def: graph_pb2.GraphDef, path: str | os.PathLike[str]) -> int:
+def save_graph(loaded: LoadedGraph, graph: GraphView | graph_pb2.GraphDef, path: str | os.PathLike[str]) -> int:
     """Writes a graph as the same kind of file that it was read from; returns the bytes written.
 
     A MetaGraphDef keeps all it holds; it gets the collections that the nodes' attribute states, and its
-    list of ops is brought up to date.
+    list of ops is brought up to date. A view is written node by node, so that a large graph is not copied for it.
 
     Raises:
       GraphFileError: The graph is too large, or the file cannot be written. What was at `path` is untouched.
     """
-    size = sum(node.ByteSize() for node in graph_def.node) + graph_def.library.ByteSize()
-    if size > MAX_BYTES:
-        constants = largest_constants(graph_def, _SHOWN_NAMES)
-        largest = [(constant.name, constant.size_bytes) for constant in constants]
-        raise GraphFileError(_too_large("the graph", size, largest))
-    is_meta = loaded.kind.startswith("metagraph")
-    message = _meta_graph.with_graph(loaded.message, graph_def) if is_meta else graph_def
-    data = _serialized(message, is_text=loaded.kind.endswith("_text"))
-    write_atomically(path, data)
-    return len(data)
+    parts = graph.parts() if isinstance(graph, GraphView) else _messages.graph_parts(graph)
+    header = _header(loaded, parts)
+    sizes = _messages.graph_sizes(parts)
+    total = sizes.total
+    if header is not None:
+        total = _messages.field_size(_META_GRAPH_DEF, total) + header.ByteSize()
+    if total > MAX_BYTES:
+        largest = [(constant.name, constant.size_bytes) for constant in _largest_constants(parts, _SHOWN_NAMES)]
+        raise GraphFileError(_too_large("the graph", total, largest))
+    with _replaced(path) as stream:
+        if loaded.kind.endswith("_text"):
+            _write_text(stream, parts, header)
+        elif header is None:
+            _messages.write_graph(stream, parts, sizes)
+        else:
+            _messages.write_field(stream, _META_GRAPH_DEF, (), sizes.total)
+            _messages.write_graph(stream, parts, sizes)
+            stream.write(header.SerializeToString(deterministic=True))
+        return stream.tell()
+
+
+def _header(loaded: LoadedGraph, parts: _messages.GraphParts) -> Any:
+    """What a MetaGraphDef holds besides the graph, `None` for a GraphDef."""
+    if not loaded.kind.startswith("metagraph"):
+        return None
+    return _meta_graph.header_of(loaded.message, parts.nodes, parts.functions)
+
+
+def _write_text(stream: BinaryIO, parts: _messages.GraphParts, header: Any) -> None:
+    message = parts.message()
+    if header is not None:
+        header.graph_def.CopyFrom(message)
+        message = header
+    text = io.TextIOWrapper(stream, encoding="utf-8", newline="\n")
+    text_format.PrintMessage(message, text)
+    text.flush()
+    text.detach()
 
 
 def copy_graph(loaded: LoadedGraph, path: str | os.PathLike[str]) -> int:
@@ -160,9 +196,9 @@ def copy_graph(loaded: LoadedGraph, path: str | os.PathLike[str]) -> int:
     target = Path(path)
     if target.exists() and target.samefile(loaded.path):
         return 0
-    data = _read(loaded.path)
-    write_atomically(target, data)
-    return len(data)
+    with _opened(loaded.path) as source, _replaced(target) as stream:
+        shutil.copyfileobj(source, stream, _CHUNK_BYTES)
+        return stream.tell()
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
@@ -180,12 +216,19 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     """Writes to a temporary file beside `path`, then renames it; on failure nothing changed."""
+    with _replaced(path) as stream:
+        stream.write(data)
+
+
+@contextlib.contextmanager
+def _replaced(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A temporary file beside `path`, which takes its place in the end; on failure nothing changed."""
     target = _write_target(path)
     with _named_os_errors(f"cannot write '{path}'"):
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
         try:
             with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
+                yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
             os.chmod(name, _file_mode(target))
@@ -198,8 +241,12 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
 
 def largest_constants(graph_def: graph_pb2.GraphDef, count: int) -> list[ConstantSize]:
     """The constants that take most of the file, functions included, largest first."""
-    sizes = [_constant_size(node, "") for node in graph_def.node if node.op == "Const"]
-    for function in graph_def.library.function:
+    return _largest_constants(_messages.graph_parts(graph_def), count)
+
+
+def _largest_constants(parts: _messages.GraphParts, count: int) -> list[ConstantSize]:
+    sizes = [_constant_size(node, "") for node in parts.nodes if node.op == "Const"]
+    for function in parts.functions:
         prefix = f"{function.signature.name}/"
         sizes.extend(_constant_size(node, prefix) for node in function.node_def if node.op == "Const")
     return heapq.nlargest(count, sizes, key=lambda item: item.size_bytes)
@@ -209,9 +256,9 @@ def _constant_size(node: Any, prefix: str) -> ConstantSize:
     tensor = node.attr["value"].tensor
     return ConstantSize(
         name=prefix + node.name,
-        dtype=types_pb2.DataType.Name(tensor.dtype)[len("DT_") :].lower(),
+        dtype=dtype_name(tensor.dtype),
         shape=tuple(dim.size for dim in tensor.tensor_shape.dim),
-        size_bytes=tensor.ByteSize(),
+        size_bytes=_messages.tensor_size(node),
     )
 
 
@@ -232,6 +279,11 @@ def _checked_size(path: Path) -> int:
 def _read(path: Path) -> bytes:
     with _named_os_errors(f"cannot read '{path}'"):
         return path.read_bytes()
+
+
+def _opened(path: Path) -> BinaryIO:
+    with _named_os_errors(f"cannot read '{path}'"):
+        return path.open("rb")
 
 
 def _is_text(data: bytes) -> bool:
@@ -269,33 +321,42 @@ def _not_a_graph(path: Path, data: bytes) -> str:
 def _parse_text(path: Path, data: bytes) -> tuple[GraphKind, Any]:
     if data.startswith(b"version https://git-lfs"):
         raise GraphFileError(_not_a_graph(path, data))
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise GraphFileError(f"{_not_a_graph(path, data)} (byte {error.start} is neither)") from error
-    kind = _text_kind(path, text)
+    _check_utf8(path, data)
+    kind = _text_kind(path, data)
     message = graph_pb2.GraphDef() if kind == "graphdef_text" else meta_graph_pb2.MetaGraphDef()
     try:
-        text_format.Parse(text, message)
+        text_format.ParseLines(io.BytesIO(data), message)  # line by line: a text and its copies would take much memory
     except text_format.ParseError as error:
         raise GraphFileError(f"'{path}' is no valid {_TITLES[kind]}: {_parse_problem(error)}") from error
+    except RecursionError as error:
+        raise GraphFileError(f"'{path}' is no valid {_TITLES[kind]}: its messages are nested too deeply") from error
     return kind, message
 
 
-def _text_kind(path: Path, text: str) -> GraphKind:
-    if not text.strip():
-        raise GraphFileError(f"'{path}' holds nothing but white space; {_EXPECTED}")
-    match = _FIRST_FIELD.match(text)
-    field = match["field"] if match else None
+def _check_utf8(path: Path, data: bytes) -> None:
+    offset = 0
+    try:
+        for line in io.BytesIO(data):
+            line.decode("utf-8")
+            offset += len(line)
+    except UnicodeDecodeError as error:
+        raise GraphFileError(f"{_not_a_graph(path, data)} (byte {offset + error.start} is neither)") from error
+
+
+def _text_kind(path: Path, data: bytes) -> GraphKind:
+    match = _FIRST_FIELD.match(data)
+    field = match["field"].decode() if match and match["field"] else None
     if field in _GRAPH_FIELDS:
         return "graphdef_text"
     if field in _META_FIELDS:
         return "metagraph_text"
     if field in _SAVED_MODEL_FIELDS:
         raise GraphFileError(f"'{path}' is the .pbtxt of a SavedModel: {_NO_SAVED_MODEL}")
-    position = match.start("field") if match and field else len(text) - len(text.lstrip())
-    found = f"'{field}'" if field else repr(text[position : position + 20])
-    line = text.count("\n", 0, position) + 1
+    if not data.strip():
+        raise GraphFileError(f"'{path}' holds nothing but white space; {_EXPECTED}")
+    position = match.start("field") if match and field else len(data) - len(data.lstrip())
+    found = f"'{field}'" if field else repr(data[position : position + 80].decode(errors="ignore")[:20])
+    line = data.count(b"\n", 0, position) + 1
     raise GraphFileError(f"'{path}' is text but no graph: line {line} starts with {found}; {_EXPECTED}")
 
 
@@ -316,10 +377,18 @@ def _check_complete(loaded: LoadedGraph) -> None:
     """A file cut between two nodes still parses; it then lacks nodes or functions that others name."""
     graph_def = loaded.graph_def
     names = {node.name for node in graph_def.node}
+    _check_spelling(loaded.path, "a node", names, _wire.NODE_NAME)
+    _check_spelling(loaded.path, "an op", {node.op for node in graph_def.node}, _wire.OP_NAME)
     if len(names) != len(graph_def.node):
         raise GraphFileError(f"'{loaded.path}' holds two nodes named '{_first_duplicate(graph_def)}'")
     _check_none_missing(loaded.path, "node", _dangling_inputs(graph_def, names))
     _check_none_missing(loaded.path, "function", _dangling_functions(graph_def))
+
+
+def _check_spelling(path: Path, what: str, names: Iterable[str], pattern: re.Pattern[bytes]) -> None:
+    wrong = sorted(name for name in names if not pattern.fullmatch(name.encode()))
+    if wrong:
+        raise GraphFileError(f"'{path}' may be damaged: {wrong[0]!r} is no name of {what}")
 
 
 def _check_none_missing(path: Path, what: str, missing: Iterator[tuple[str, str]]) -> None:
@@ -381,12 +450,6 @@ def _largest_in_file(path: Path) -> list[tuple[str, int]]:
         if kind is None or kind == "savedmodel":
             return []
         return _wire.largest_nodes(data, kind, _SHOWN_NAMES)
-
-
-def _serialized(message: Any, *, is_text: bool) -> bytes:
-    if is_text:
-        return text_format.MessageToString(message).encode()
-    return message.SerializeToString(deterministic=True)
 
 
 def _megabytes(size: int) -> str:

@@ -45,7 +45,14 @@ MERGED_LOOKUPS = "_mx_rec_merged_lookups"
 # On a node of a lookup that was merged: the node of the merged lookup that does its work.
 MERGED_INTO = "_mx_rec_merged_into"
 
-# On an iterator that has been replaced, a merged find or a fused op: the nodes the rewrite took the consumers from.
+# On a table that has taken the place of variables: their nodes, and those of their slots.
+CONVERTED = "_mx_rec_converted"
+
+# On such a table: where its content is in a checkpoint of the graph of before; see `mx_rec.graph.origins`.
+ORIGIN = "_mx_rec_origin"
+
+# On an iterator that has been replaced, a merged find, a fused op or a table: the nodes the rewrite took the
+# consumers from.
 DISCONNECTED = "_mx_rec_disconnected"
 
 # On a restore gather: the implementation a kernel should choose.

@@ -10,6 +10,7 @@ import tensorflow as tf
 from mx_rec import ops
 from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER, ATTR_GRAPH_TOKEN, HOT_EMBEDDING_ENV
 from mx_rec.core import graph_state
+from mx_rec.core.timestamps import connect_timestamps
 from mx_rec.errors import GraphRewriteError
 from mx_rec.graph.apply_live import apply_live
 from mx_rec.graph.iterator_groups import iterator_group
@@ -26,7 +27,7 @@ from mx_rec.passes import (
     report_text,
 )
 from mx_rec.passes.find_lookups import TRAIN
-from mx_rec.tf_compat import is_open_session_of
+from mx_rec.tf_compat import is_open_session_of, set_control_inputs
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
 from mx_rec.util.validate import check_bool
@@ -66,6 +67,7 @@ def modify_graph_and_start_emb_cache(
     Raises:
         EnvironmentError: before `init`, or the graph has been rewritten already.
         RuntimeError: the graph has training lookups, but no optimizer updates them yet.
+        ValueError: a training lookup has an `eviction_threshold`, but no timestamp belongs to its batch.
         GraphRewriteError: a session has already run the graph, the graph is finalized, or a pass
             failed. The graph is as it was.
     """
@@ -115,6 +117,7 @@ def rewrite_graph(
         op_impl_mode=None if op_impl_mode is None else read_op_impl_mode(op_impl_mode),
         prune=False,  # a live graph keeps its nodes; a session runs only what a fetch needs
     )
+    connect_timestamps(graph)
     before = graph.as_graph_def()
     if dump_graph:
         _dump(before, "old_graph.pbtxt")
@@ -272,7 +275,7 @@ def _dump(graph_def: tf.compat.v1.GraphDef, name: str) -> None:
 
 
 class GraphModifierHook(tf.compat.v1.train.SessionRunHook):
-    """Rewrites the default graph before a `MonitoredTrainingSession` finalizes it, and starts its iterators.
+    """Rewrites the default graph before a `MonitoredTrainingSession` or Estimator finalizes it, and starts iterators.
 
     Hooks that tell the rewrite what to move (`LookupSubgraphSlicerHook`, `OrphanLookupKeySlicerHook`) stand before it.
 
@@ -295,26 +298,55 @@ class GraphModifierHook(tf.compat.v1.train.SessionRunHook):
             from mx_rec.core.asc.manager import start_asc_pipeline
 
             start_asc_pipeline()
+        _note_starts(tf.compat.v1.get_default_graph())
 
     def after_create_session(self, session: tf.compat.v1.Session, coord: Optional[tf.train.Coordinator]) -> None:
-        """Starts the rebuilt iterators, after a recovery of the session too.
+        """Starts the rebuilt iterators that nothing has started yet, after a recovery of the session too.
 
         An iterator with several datasets begins with that of training, or, in a graph without training lookups, with
-        that of evaluation. Left alone are iterators whose initializer is in the collection TABLE_INITIALIZERS: those
-        the session has started itself.
+        that of evaluation. Starting one twice would begin its dataset anew: shuffled in another order, say.
         """
-        for maker in _iterator_starts(session.graph):
-            session.run(maker)
+        starts = _iterator_starts(session.graph)
+        if starts:
+            was_started = session.run([_was_started(start) for start in starts])
+            for start, done in zip(starts, was_started):
+                if not done:
+                    session.run(start)
 
 
 def _iterator_starts(graph: tf.Graph) -> list[tf.Operation]:
-    """One initializer for each rebuilt iterator that nothing has started."""
+    """One initializer for each rebuilt iterator."""
+    makers = _makers_of_iterators(graph)
+    lookups = graph_state.state_of(graph).lookups.values()
+    place = 1 if lookups and not any(record.is_train for record in lookups) else 0
+    return [group[min(place, len(group) - 1)] for group in makers.values()]
+
+
+def _makers_of_iterators(graph: tf.Graph) -> dict[str, list[tf.Operation]]:
+    """The initializers of each rebuilt iterator."""
     rebuilt = set(graph.get_collection(ASCEND_CUTTING_POINT_INITIALIZER))
-    started = set(graph.get_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS))
     makers: dict[str, list[tf.Operation]] = {}
     for operation in graph.get_operations() if rebuilt else ():
         if operation.type == MAKE_ITERATOR and operation in rebuilt:
             makers.setdefault(operation.inputs[1].name, []).append(operation)
-    lookups = graph_state.state_of(graph).lookups.values()
-    place = 1 if lookups and not any(record.is_train for record in lookups) else 0
-    return [group[min(place, len(group) - 1)] for group in makers.values() if started.isdisjoint(group)]
+    return makers
+
+
+def _note_starts(graph: tf.Graph) -> None:
+    """Lets every initializer of a rebuilt iterator leave a mark in the session that runs it.
+
+    No op tells whether an iterator has been started; so a variable that nothing else reads is given a value before.
+    """
+    for iterator, makers in _makers_of_iterators(graph).items():
+        scope = f"mx_rec/started/{iterator.split(':')[0]}"
+        with graph.as_default(), tf.compat.v1.name_scope(None), tf.control_dependencies(None):
+            mark = tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=[], shared_name=f"{scope}/mark", name=f"{scope}/mark")
+            setting = tf.raw_ops.AssignVariableOp(resource=mark, value=tf.constant(True), name=f"{scope}/set")
+            query = tf.raw_ops.VarIsInitializedOp(resource=mark, name=f"{scope}/query")
+        for maker in makers:
+            set_control_inputs(maker, [*maker.control_inputs, setting])
+        graph_state.state_of(graph).started[iterator] = query
+
+
+def _was_started(maker: tf.Operation) -> tf.Tensor:
+    return graph_state.state_of(maker.graph).started[maker.inputs[1].name]

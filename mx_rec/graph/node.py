@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from tensorflow.core.framework import node_def_pb2
+
 from mx_rec.errors import GraphRewriteError
 from mx_rec.graph.attrs import AttrValue
 
 NodeDef = Any  # tensorflow.NodeDef; protobuf classes carry no static types
+
+_MAX_DIGITS = 9
 
 
 class TensorRef(NamedTuple):
@@ -26,9 +30,15 @@ class TensorRef(NamedTuple):
 
 
 def parse_ref(text: str) -> TensorRef:
-    """`"a/b:1"` or `"a/b"` to a `TensorRef`. Control inputs (`"^a"`) are not tensors."""
-    name, _, index = text.partition(":")
-    return TensorRef(name, int(index) if index else 0)
+    """`"a/b:1"` or `"a/b"` to a `TensorRef`. Control inputs (`"^a"`) are not tensors.
+
+    Raises:
+        ValueError: what follows the colon is no output number.
+    """
+    name, colon, index = text.partition(":")
+    if colon and not (index.isascii() and index.isdigit() and len(index) <= _MAX_DIGITS):
+        raise ValueError(f"{text!r} is no tensor; expected name or name:index")
+    return TensorRef(name, int(index) if colon else 0)
 
 
 class Node:
@@ -142,6 +152,15 @@ class Node:
                 target.attr.pop(name, None)
             else:
                 target.attr[name].CopyFrom(value)
+
+    def written(self) -> NodeDef:
+        """This node as a proto, with its edits. Not to be written to: without edits it is that of the graph."""
+        if not self.is_edited:
+            return self._proto
+        target = node_def_pb2.NodeDef()
+        target.CopyFrom(self._proto)
+        self.write(target)
+        return target
 
     @property
     def proto(self) -> NodeDef:

@@ -17,6 +17,9 @@ AttrGetter = Callable[[str], Optional[AttrValue]]
 REPEATABLE_OPS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2", "LookupTableFindV2", "LookupTableSizeV2"})
 
 
+_MAX_COUNT = 1 << 22  # of tensors in an argument; more is damage
+
+
 class ArgSpec(NamedTuple):
     """One argument of an op. Exactly one of `dtype`, `type_attr`, `type_list_attr` is set."""
 
@@ -54,12 +57,17 @@ class OpSchema:
         self._only_type_attr = _only_type_attr(self._type_attrs)
 
     @property
+    def type_attrs(self) -> tuple[str, ...]:
+        """The attributes that decide dtypes or numbers of tensors."""
+        return tuple(self._type_attrs)
+
+    @property
     def has_effects(self) -> bool:
         """Whether it matters how often and when a node of this op runs."""
         return self.is_stateful and self.name not in REPEATABLE_OPS
 
     def types(self, attr: AttrGetter) -> NodeTypes | None:
-        """Dtypes of a node of this op with these attributes; `None` if one is missing or symbolic."""
+        """Dtypes of a node of this op with these attributes; `None` if one is missing, symbolic or out of range."""
         if self._only_type_attr:  # most ops: worth a short cut
             value = attr(self._only_type_attr)
             known = None if value is None else self._memo.get((value.type,))
@@ -80,6 +88,8 @@ class OpSchema:
             if value is None:
                 value = self.defaults.get(name)
             if value is None or value.placeholder:
+                return None
+            if kind == "number" and not 0 <= value.i <= _MAX_COUNT:
                 return None
             key.append(tuple(value.list.type) if kind == "list" else value.type if kind == "type" else value.i)
         return tuple(key)

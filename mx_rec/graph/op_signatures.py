@@ -24,6 +24,10 @@ OP_SUM_GRADIENTS_MANY = "MxRecSumGradientsMany"
 OP_KEY_TIMES = "MxRecKeyTimes"
 OP_FORWARD = "MxRecForward"
 OP_POOL = "MxRecPool"
+OP_TABLE_IMPORT = "MxRecTableImport"
+OP_TABLE_RESTORE = "MxRecTableRestore"
+OP_TABLE_SAVE = "MxRecTableSave"
+OP_TABLE_SIZE = "MxRecTableSize"
 OP_ROW_SPLITS = "MxRecRowSplits"
 
 
@@ -95,7 +99,19 @@ SIGNATURES: dict[str, Signature] = {
     "MxRecApplyAdagradByAddress": Signature(
         (_HANDLE, "addresses: int64", "gradients: float", "learning_rate: float"),
         (),
-        ("initial_accumulator_value: float = 0.9",),
+        ("initial_accumulator_value: float = 0.9", "epsilon: float = 1e-7", "root_epsilon: float = 0"),
+    ),
+    "MxRecApplyAdamByAddress": Signature(
+        (
+            _HANDLE,
+            "addresses: int64",
+            "gradients: float",
+            "step_size: float",
+            "beta1: float",
+            "beta2: float",
+            "epsilon: float",
+        ),
+        (),
     ),
     "MxRecApplyFtrlByAddress": Signature(
         (_HANDLE, "addresses: int64", "gradients: float", "learning_rate: float"),
@@ -177,7 +193,7 @@ SIGNATURES: dict[str, Signature] = {
         ("combiner: string",),
         stateful=False,
     ),
-    "MxRecTableSave": Signature(
+    OP_TABLE_SAVE: Signature(
         (_HANDLE, "prefix: string", "variables: V * resource", "steps: S * resource"),
         ("manifest: string",),
         (
@@ -189,7 +205,7 @@ SIGNATURES: dict[str, Signature] = {
             "slot_initials: list(float) = []",
         ),
     ),
-    "MxRecTableRestore": Signature(
+    OP_TABLE_RESTORE: Signature(
         (_HANDLE, "prefix: string", "manifest: string", "variables: V * resource", "steps: S * resource"),
         (),
         (
@@ -208,7 +224,7 @@ SIGNATURES: dict[str, Signature] = {
         (),
         ("V: int", "S: int", "slot_initials: list(float) = []"),
     ),
-    "MxRecTableSize": Signature((_HANDLE,), ("size: int64",)),
+    OP_TABLE_SIZE: Signature((_HANDLE,), ("size: int64",)),
     "MxRecTableCapacity": Signature((_HANDLE,), ("capacity: int64",)),
     "MxRecEvict": Signature((_HANDLE, "threshold: int64"), ("evicted: int64", "evicted_candidates: int64")),
     "MxRecSetThreshold": Signature((_HANDLE, "threshold: int32"), ("in_force: int32",)),
@@ -216,6 +232,7 @@ SIGNATURES: dict[str, Signature] = {
         (_HANDLE, "slots: N * resource", "offsets: int64"), (), ("N: int", "initial_values: list(float)")
     ),
     "MxRecTableHistory": Signature((_HANDLE,), ("keys: int64", "counts: int64", "times: int64", "has_row: bool")),
+    OP_TABLE_IMPORT: Signature((_HANDLE, "keys: int64", "rows: float"), ()),
     "MxRecTableExport": Signature((_HANDLE,), ("keys: int64", "rows: float", "counts: int64")),
 }
 
@@ -230,6 +247,7 @@ MANY_OF: dict[str, str] = {
     update: f"{update}Many"
     for update in (
         "MxRecApplyAdagradByAddress",
+        "MxRecApplyAdamByAddress",
         "MxRecApplyFtrlByAddress",
         "MxRecApplyLazyAdamByAddress",
         "MxRecApplySgdByAddress",

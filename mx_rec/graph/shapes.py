@@ -131,8 +131,9 @@ class ShapeRules:
         value = node.attr("value") if node.op == "Const" else None
         if value is None:
             return None
-        dims = shape_dims(value.tensor.tensor_shape) or ()
-        return const_value(value) if math.prod(size or 0 for size in dims) <= _MAX_CONST_ELEMENTS else None
+        dims = shape_dims(value.tensor.tensor_shape)
+        is_small = dims is not None and math.prod(size or 0 for size in dims) <= _MAX_CONST_ELEMENTS
+        return const_value(value) if is_small else None
 
 
 def _needed(node: Node, index: int) -> Sequence[TensorRef]:

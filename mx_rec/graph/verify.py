@@ -101,10 +101,10 @@ def _delta_problems(view: GraphView) -> Iterator[Problem]:
 
 def _is_plainly_sound(view: GraphView, node: Node) -> bool:
     """A quick look that settles nearly every node; what it cannot settle, `_node_problems` looks at closely."""
-    types = view.types(node.name)
+    known = view.known_types
+    types = known.get(node.name) or view.types(node.name)
     if types is None or len(types.inputs) != len(node.inputs):
         return False
-    known = view.known_types
     for (source, index), wanted in zip(node.inputs, types.inputs):
         given = known.get(source) or view.types(source)
         if given is None or given.outputs[index : index + 1] != (wanted,):
@@ -112,7 +112,9 @@ def _is_plainly_sound(view: GraphView, node: Node) -> bool:
     schema = view.schema(node.op)
     if schema is None or schema.function_attrs:
         return False
-    return all(name in view for name in node.controls) and all(name in view for name in colocated_with(node))
+    if node.controls and not all(name in view for name in node.controls):
+        return False
+    return not node.has_attr("_class") or all(name in view for name in colocated_with(node))
 
 
 def _node_problems(view: GraphView, node: Node) -> Iterator[Problem]:
@@ -124,6 +126,9 @@ def _node_problems(view: GraphView, node: Node) -> Iterator[Problem]:
         if name not in view:
             yield Problem(node.name, f"is colocated with node {name!r}, which does not exist")
     schema = view.schema(node.op)
+    if schema is not None and view.types(node.name) is None:
+        attrs = ", ".join(map(repr, schema.type_attrs))
+        yield Problem(node.name, f"op {node.op!r} needs sound attributes {attrs}, which say its dtypes")
     if schema is not None and schema.function_attrs:
         for name in _function_names(node, schema.function_attrs):
             if view.function(name) is None and view.schema(name) is None:
@@ -159,8 +164,14 @@ def _source_problem(view: GraphView, ref: TensorRef, wanted: int | None) -> str 
 
 def colocated_with(node: Node) -> list[str]:
     """The nodes that `node` is to be placed with."""
+    if not node.has_attr("_class"):  # nearly always, and cheaper to ask than for the value
+        return []
     value = node.attr("_class")
-    return [] if value is None else [item[5:].decode() for item in value.list.s if item.startswith(b"loc:@")]
+    return (
+        []
+        if value is None
+        else [item[5:].decode(errors="replace") for item in value.list.s if item.startswith(b"loc:@")]
+    )
 
 
 def _function_names(node: Node, attrs: Iterable[str]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from tensorflow.core.framework import graph_pb2
 
 from mx_rec.errors import GraphRewriteError
+from mx_rec.graph._messages import GraphParts, graph_rest
 from mx_rec.graph.attrs import Shape
 from mx_rec.graph.draft import Delta, Draft
 from mx_rec.graph.edits import EditSet
@@ -90,10 +91,10 @@ class GraphView:
         Raises:
             GraphRewriteError: there is none.
         """
-        found = self._nodes.get(name)
-        if found is None:
-            raise GraphRewriteError(f"the graph has no node {name!r}")
-        return found
+        try:
+            return self._nodes[name]
+        except KeyError:
+            raise GraphRewriteError(f"the graph has no node {name!r}") from None
 
     def nodes_of(self, *ops: str) -> list[Node]:
         """All nodes of these op types: by type in the order given, in graph order within a type."""
@@ -283,8 +284,7 @@ class GraphView:
                 needed.add(name)
                 node = self.node(name)
                 stack.extend([*(ref.node for ref in node.inputs), *node.controls])
-        result = graph_pb2.GraphDef()
-        result.versions.CopyFrom(self._graph_def.versions)
+        result = graph_rest(self._graph_def)
         result.library.function.extend(self._functions.values())
         kept = [node for node in self if node.name in needed]
         result.node.extend([node.proto for node in kept])
@@ -298,21 +298,22 @@ class GraphView:
 
     def to_graph_def(self) -> GraphDef:
         """A new GraphDef of this view. The graph that the view was made from is copied once."""
-        result = graph_pb2.GraphDef()
         if self._is_original:
+            result = graph_pb2.GraphDef()
             result.CopyFrom(self._graph_def)
             return result
-        source = self._graph_def
-        result.versions.CopyFrom(source.versions)
-        result.library.gradient.extend(source.library.gradient)
+        result = graph_rest(self._graph_def)
         result.library.function.extend(self._functions.values())
-        if "debug_info" in source.DESCRIPTOR.fields_by_name and source.HasField("debug_info"):
-            result.debug_info.CopyFrom(source.debug_info)
         result.node.extend([node.proto for node in self])
         for node, target in zip(self, result.node):
             if node.is_edited:
                 node.write(target)
         return result
+
+    def parts(self) -> GraphParts:
+        """The graph of this view in parts, which it shares with the graph that the view was made from."""
+        nodes = [node.written() for node in self]
+        return GraphParts(nodes, list(self._functions.values()), graph_rest(self._graph_def))
 
 
 def _read_nodes(graph_def: GraphDef) -> tuple[dict[str, Node], tuple[str, ...]]:

@@ -4,6 +4,7 @@ from mx_rec.ops.gradients import RESTORE_GRADIENT
 from mx_rec.ops.library import library_path, load_library
 from mx_rec.ops.many_ops import (
     apply_adagrad_by_address_many,
+    apply_adam_by_address_many,
     apply_ftrl_by_address_many,
     apply_lazy_adam_by_address_many,
     apply_sgd_by_address_many,
@@ -25,6 +26,7 @@ from mx_rec.ops.registry import (
 )
 from mx_rec.ops.table_ops import (
     apply_adagrad_by_address,
+    apply_adam_by_address,
     apply_ftrl_by_address,
     apply_lazy_adam_by_address,
     apply_sgd_by_address,
@@ -43,6 +45,7 @@ from mx_rec.ops.table_ops import (
     table_export,
     table_handle,
     table_history,
+    table_import,
     table_restore,
     table_save,
     table_size,
@@ -56,6 +59,8 @@ __all__ = [
     "TableStats",
     "apply_adagrad_by_address",
     "apply_adagrad_by_address_many",
+    "apply_adam_by_address",
+    "apply_adam_by_address_many",
     "apply_ftrl_by_address",
     "apply_ftrl_by_address_many",
     "apply_lazy_adam_by_address",
@@ -90,6 +95,7 @@ __all__ = [
     "table_export",
     "table_handle",
     "table_history",
+    "table_import",
     "table_restore",
     "table_save",
     "table_size",

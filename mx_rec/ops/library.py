@@ -18,6 +18,8 @@ _LIBRARY_NAME = "libmxrec_ops.so"
 _NOT_DIFFERENTIABLE = (
     "MxRecApplyAdagradByAddress",
     "MxRecApplyAdagradByAddressMany",
+    "MxRecApplyAdamByAddress",
+    "MxRecApplyAdamByAddressMany",
     "MxRecApplyFtrlByAddress",
     "MxRecApplyFtrlByAddressMany",
     "MxRecApplyLazyAdamByAddress",
@@ -44,6 +46,7 @@ _NOT_DIFFERENTIABLE = (
     "MxRecTableCapacity",
     "MxRecTableExport",
     "MxRecTableHistory",
+    "MxRecTableImport",
     "MxRecTableRestore",
     "MxRecTableSave",
     "MxRecTableSize",

@@ -174,4 +174,5 @@ def _for_several(
 apply_sgd_by_address_many = _for_several(table_ops.apply_sgd_by_address)
 apply_lazy_adam_by_address_many = _for_several(table_ops.apply_lazy_adam_by_address)
 apply_adagrad_by_address_many = _for_several(table_ops.apply_adagrad_by_address)
+apply_adam_by_address_many = _for_several(table_ops.apply_adam_by_address)
 apply_ftrl_by_address_many = _for_several(table_ops.apply_ftrl_by_address)

@@ -322,18 +322,50 @@ def apply_lazy_adam_by_address(
     )
 
 
+def apply_adam_by_address(
+    handle: tf.Tensor,
+    addresses: TensorLike,
+    gradients: TensorLike,
+    step_size: TensorLike,
+    beta1: TensorLike = 0.9,
+    beta2: TensorLike = 0.999,
+    epsilon: TensorLike = 1e-8,
+    name: Optional[str] = None,
+) -> tf.Operation:
+    """Adam whose moments decay in all rows and move all rows; shapes and errors as `apply_sgd_by_address`.
+
+    All rows: `m *= beta1`, `v *= beta2`; those of `addresses`: `m += g (1 - beta1)`, `v += g^2 (1 - beta2)`; all rows:
+    `row -= step_size m / (sqrt(v) + epsilon)` (Kingma and Ba, "Adam", 2014, in the form of
+    `tf.compat.v1.train.AdamOptimizer` for sparse gradients). `step_size` of step t is
+    `learning_rate * sqrt(1 - beta2^t) / (1 - beta1^t)`.
+    """
+    return load_library().mx_rec_apply_adam_by_address(
+        handle=handle,
+        addresses=addresses,
+        gradients=gradients,
+        step_size=step_size,
+        beta1=beta1,
+        beta2=beta2,
+        epsilon=epsilon,
+        name=name,
+    )
+
+
 def apply_adagrad_by_address(
     handle: tf.Tensor,
     addresses: TensorLike,
     gradients: TensorLike,
     learning_rate: TensorLike,
     initial_accumulator_value: float = 0.9,
+    epsilon: float = 1e-7,
+    root_epsilon: float = 0.0,
     name: Optional[str] = None,
 ) -> tf.Operation:
     """Adagrad; shapes and errors as `apply_sgd_by_address`.
 
-    `s += g^2`, `row -= learning_rate * g / sqrt(s + 1e-7)`, where s begins at `initial_accumulator_value`
-    in every row of the table (Duchi et al., "Adaptive subgradient methods", 2011, with an epsilon).
+    `s += g^2`, `row -= learning_rate * g / (sqrt(s + epsilon) + root_epsilon)`, where s begins at
+    `initial_accumulator_value` in every row of the table (Duchi et al., "Adaptive subgradient methods", 2011, with
+    an epsilon; `root_epsilon` is that of TensorFlow's SparseApplyAdagradV2).
     """
     return load_library().mx_rec_apply_adagrad_by_address(
         handle=handle,
@@ -341,6 +373,8 @@ def apply_adagrad_by_address(
         gradients=gradients,
         learning_rate=learning_rate,
         initial_accumulator_value=initial_accumulator_value,
+        epsilon=epsilon,
+        root_epsilon=root_epsilon,
         name=name,
     )
 
@@ -387,6 +421,17 @@ def table_size(handle: tf.Tensor, name: Optional[str] = None) -> tf.Tensor:
 def table_capacity(handle: tf.Tensor, name: Optional[str] = None) -> tf.Tensor:
     """Number of rows that fit without new memory, int64 scalar."""
     return load_library().mx_rec_table_capacity(handle=handle, name=name)
+
+
+def table_import(handle: tf.Tensor, keys: TensorLike, rows: TensorLike, name: Optional[str] = None) -> tf.Operation:
+    """Gives `keys` int64 [n] the `rows` float32 [n, d], whatever they had.
+
+    Missing keys are inserted, and counted 0 times; optimizer slots begin anew.
+
+    Raises:
+        tf.errors.InvalidArgumentError: at run time, for rows of another shape.
+    """
+    return load_library().mx_rec_table_import(handle=handle, keys=keys, rows=rows, name=name)
 
 
 def table_export(handle: tf.Tensor, name: Optional[str] = None) -> TableContent:

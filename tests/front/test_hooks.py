@@ -177,26 +177,47 @@ class TargetBatch(tf1.train.SessionRunHook):
         TargetBatch.seen = run_values.results
 
 
-def test_iterators_that_the_session_has_started_are_left_alone():
+class Watched(GraphModifierHook):
+    """Notes which operations it runs when a session is there."""
+
+    def __init__(self):
+        super().__init__()
+        self.started = []
+
+    def after_create_session(self, session, coord):
+        real = session.run
+
+        def run(fetches, *args, **kwargs):
+            self.started += [fetch.type for fetch in [fetches] if isinstance(fetch, tf.Operation)]
+            return real(fetches, *args, **kwargs)
+
+        session.run = run
+        super().after_create_session(session, coord)
+        session.run = real
+
+
+class Starter(tf1.train.SessionRunHook):
+    """Starts an iterator as the hook of an Estimator's input function does."""
+
+    def __init__(self, start):
+        self._start = start
+
+    def after_create_session(self, session, coord):
+        session.run(self._start)
+
+
+@pytest.mark.parametrize("started_by", ["tables_initializer", "a hook", "nobody"])
+def test_an_iterator_is_started_once(started_by):
     init(use_dynamic_expansion=True)
     with tf.Graph().as_default():
         script = Script()
-        tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, script.start)
-        started = []
-
-        class Watched(GraphModifierHook):
-            def after_create_session(self, session, coord):
-                real = session.run
-                session.run = lambda fetches, *args, **kwargs: (
-                    started.append(fetches),
-                    real(fetches, *args, **kwargs),
-                )[1]
-                super().after_create_session(session, coord)
-                session.run = real
-
-        with tf1.train.MonitoredTrainingSession(hooks=[Watched()]) as session:
+        hook = Watched()
+        hooks = [Starter(script.start), hook] if started_by == "a hook" else [hook]
+        if started_by == "tables_initializer":
+            tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, script.start)
+        with tf1.train.MonitoredTrainingSession(hooks=hooks) as session:
             session.run(script.step)
-        assert started == []
+        assert hook.started == (["MakeIterator"] if started_by == "nobody" else [])
 
 
 def test_flags_are_checked():

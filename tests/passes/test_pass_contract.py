@@ -15,6 +15,7 @@ import mx_rec.passes
 from mx_rec.graph.canonical import canonical_text
 from mx_rec.graph.view import GraphView
 from mx_rec.passes import PASSES, Pass, PassManager, PipelineOptions, default_pipeline
+from mx_rec.passes.static_lookups.plans import TableChoice
 
 PASS_DIR = Path(mx_rec.passes.__file__).parent
 SUCCEEDING = [case for case in CASES if case.name != "error"]
@@ -25,6 +26,7 @@ each_succeeding_case = pytest.mark.parametrize(
 
 def test_order_of_the_pipeline() -> None:
     assert list(PASSES) == [
+        "convert_static_tables",
         "find_lookups",
         "adopt_orphans",
         "merge_lookups",
@@ -36,9 +38,10 @@ def test_order_of_the_pipeline() -> None:
         "hot_embedding",
         "prune",
     ]
-    every = PipelineOptions(adopt_orphans=True)
+    every = PipelineOptions(static_tables=(TableChoice("*"),), adopt_orphans=True)
     assert [step.name for step in default_pipeline(every)] == list(PASSES)
-    assert [step.name for step in default_pipeline()] == [name for name in PASSES if name != "adopt_orphans"]
+    on_request = {"convert_static_tables", "adopt_orphans"}
+    assert [step.name for step in default_pipeline()] == [name for name in PASSES if name not in on_request]
 
 
 def test_pipeline_options_leave_passes_out() -> None:

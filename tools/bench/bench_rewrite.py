@@ -123,7 +123,7 @@ def measure(which: str, with_peers: bool, repeats: int) -> None:
     assert not any(report.refusals for report in result.reports)
 
     candidates = {
-        "mx_rec, whole pipeline": lambda: manager.run(graph_def),
+        "mx_rec, whole pipeline": lambda: manager.run(graph_def).graph_def,
         "parse and serialize": lambda: tf1.GraphDef.FromString(raw).SerializeToString(),
         "networkx DiGraph": lambda: to_networkx(graph_def),
     }

@@ -29,9 +29,19 @@ struct RowMath {
                     int dim, float step_size, float beta1, float beta2,
                     float epsilon);
 
+  // Row [w | m | v]; the three steps of MxRecApplyAdamByAddress, of which the
+  // first and the last are for all rows of a table, none of them null.
+  void (*adam_decay)(float* const* rows, int64_t n, int dim, float beta1,
+                     float beta2);
+  void (*adam_add)(float* const* rows, const float* gradients, int64_t n,
+                   int dim, float beta1, float beta2);
+  void (*adam_move)(float* const* rows, int64_t n, int dim, float step_size,
+                    float epsilon);
+
   // Row [w | s]; the formula of MxRecApplyAdagradByAddress.
   void (*adagrad)(float* const* rows, const float* gradients, int64_t n,
-                  int dim, float learning_rate, float epsilon);
+                  int dim, float learning_rate, float epsilon,
+                  float root_epsilon);
 
   // Row [w | accum | linear]; the formula of MxRecApplyFtrlByAddress.
   void (*ftrl)(float* const* rows, const float* gradients, int64_t n, int dim,

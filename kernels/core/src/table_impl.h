@@ -66,11 +66,15 @@ class TableImpl final : public Table {
   Status ApplyLazyAdam(Span<const Address> addresses, const float* gradients,
                        const LazyAdamParams& params,
                        const Parallel& parallel) override;
+  Status ApplyAdam(Span<const Address> addresses, const float* gradients,
+                   const AdamParams& params, const Parallel& parallel) override;
   Status ApplyAdagrad(Span<const Address> addresses, const float* gradients,
                       const AdagradParams& params,
                       const Parallel& parallel) override;
   Status ApplyFtrl(Span<const Address> addresses, const float* gradients,
                    const FtrlParams& params, const Parallel& parallel) override;
+  Status Import(Span<const Key> keys, const float* rows,
+                const Parallel& parallel) override;
   Status Export(
       int64_t chunk_rows,
       const std::function<Status(const ExportChunk&)>& visit) const override;
@@ -225,6 +229,10 @@ class TableImpl final : public Table {
   Status AllocateRow(Shard* shard, RowIndex* row);
   void MakeReadyForMore(int64_t rows_before);
   bool TakeFreedRow(Shard* shard, RowIndex* row);
+  // Makes rows of evicted keys ready for a batch of so many keys. For the
+  // holder of shared locks of layout and inserts.
+  void RenewRows(int64_t keys);
+  void LowerOldestWaiting(uint64_t epoch);
   Status InsertKey(Shard* shard, uint64_t hash, Key key, RowIndex* row);
   Status ProcessShards(const KeySorter& sorted, int begin, int end,
                        Missing missing, const Seen& seen,
@@ -286,12 +294,27 @@ class TableImpl final : public Table {
   Status ResolveForUpdate(Span<const Address> addresses,
                           const Parallel& parallel, float** rows,
                           bool* repeated) const;
+  // What an update does to all rows, under the same lock.
+  struct WholeTable {
+    std::function<void()> before;
+    std::function<void()> after;
+  };
   Status Apply(Span<const Address> addresses, const float* gradients,
                const SlotLayout& slots, const Parallel& parallel,
                int64_t cost_per_row,
                const std::function<void(float* const*, const float*, int64_t,
-                                        int64_t)>& update);
+                                        int64_t)>& update,
+               const WholeTable& whole = {});
+  // Calls update(rows, n) for the visible rows that updates may change, in
+  // blocks. For the holder of the exclusive rows lock.
+  void ForTrainedRows(
+      const Parallel& parallel, int64_t cost_per_row,
+      const std::function<void(float* const*, int64_t)>& update) const;
   void KeepForSnapshot(Span<const Address> addresses);
+  // For the holder of the exclusive rows lock: who needs the rows of before, or
+  // which have changed, is served.
+  void BeforeChange(Span<const Address> addresses);
+  void BeforeAllChange();
   // Before keys come, go or count: whoever then changes a row that a snapshot
   // still needs may copy it. For the holder of a lock of inserts.
   SharedLock HoldRowsForSnapshot() {
@@ -378,7 +401,11 @@ class TableImpl final : public Table {
   std::atomic<bool> logs_erased_{false};
   std::atomic<int64_t> evicted_keys_{0};
   std::atomic<int64_t> evicted_candidates_{0};
-  std::atomic<int64_t> rows_waiting_{0};
+  std::atomic<int64_t> rows_waiting_{0};  // of evicted keys
+  std::atomic<int64_t> rows_ready_{0};    // that waited and may be used
+  std::atomic<bool> lacks_rows_{false};   // a shard had no ready row
+  std::atomic<uint64_t> oldest_waiting_{
+      UINT64_MAX};  // not later than any epoch
 };
 
 }  // namespace mxrec

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "first_error.h"
@@ -8,7 +9,7 @@
 namespace mxrec {
 namespace {
 
-constexpr float kAdagradEpsilon = 1e-7f;
+constexpr int64_t kRowsPerBlock = 256;
 
 std::vector<float*>& ThreadRows() {
   thread_local std::vector<float*> rows;
@@ -101,6 +102,26 @@ void TableImpl::KeepForSnapshot(Span<const Address> addresses) {
   }
 }
 
+void TableImpl::BeforeChange(Span<const Address> addresses) {
+  if (snapshot_ != nullptr) KeepForSnapshot(addresses);
+  if (tracker_ == nullptr) return;
+  for (const Address address : addresses) {
+    if (address != kNoRow) tracker_->Changed(RowOf(address));
+  }
+}
+
+void TableImpl::BeforeAllChange() {
+  if (snapshot_ == nullptr && tracker_ == nullptr) return;
+  const RowAccess access = *rows_;
+  const int64_t end = std::min(rows_->capacity(), rows_->rows_allocated());
+  for (int64_t r = 0; r < end; ++r) {
+    const RowIndex row = static_cast<RowIndex>(r);
+    if (!access.IsVisible(row)) continue;
+    if (snapshot_ != nullptr) snapshot_->KeepBeforeChange(access, row);
+    if (tracker_ != nullptr) tracker_->Changed(row);
+  }
+}
+
 Status TableImpl::EnsureSlots(const SlotLayout& slots) {
   UniqueLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
@@ -120,7 +141,8 @@ Status TableImpl::Apply(Span<const Address> addresses, const float* gradients,
                         const SlotLayout& slots, const Parallel& parallel,
                         int64_t cost_per_row,
                         const std::function<void(float* const*, const float*,
-                                                 int64_t, int64_t)>& update) {
+                                                 int64_t, int64_t)>& update,
+                        const WholeTable& whole) {
   SharedLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
   if (is_fixed()) return WrongKind("an update by address");
@@ -140,11 +162,10 @@ Status TableImpl::Apply(Span<const Address> addresses, const float* gradients,
   const Status status =
       ResolveForUpdate(addresses, parallel, rows.data(), &repeated);
   if (!status.ok()) return status;
-  if (snapshot_ != nullptr) KeepForSnapshot(addresses);
-  if (tracker_ != nullptr) {
-    for (const Address address : addresses) {
-      if (address != kNoRow) tracker_->Changed(RowOf(address));
-    }
+  if (whole.before) {
+    BeforeAllChange();
+  } else {
+    BeforeChange(addresses);
   }
   update_count_.fetch_add(1, std::memory_order_relaxed);
   // Only the owner of the slots knows a step: SGD in between does not age them.
@@ -155,12 +176,35 @@ Status TableImpl::Apply(Span<const Address> addresses, const float* gradients,
     SumRepeated(addresses, gradients, dim, &rows, &sums);
     gradients = sums.data();
   }
+  if (whole.before) whole.before();
   parallel.For(static_cast<int64_t>(rows.size()), cost_per_row,
                [&](int64_t begin, int64_t end) {
                  update(rows.data() + begin, gradients + begin * dim,
                         end - begin, step);
                });
+  if (whole.after) whole.after();
   return Status::Ok();
+}
+
+void TableImpl::ForTrainedRows(
+    const Parallel& parallel, int64_t cost_per_row,
+    const std::function<void(float* const*, int64_t)>& update) const {
+  const int64_t end = std::min(rows_->capacity(), rows_->rows_allocated());
+  parallel.For(end, cost_per_row, [&](int64_t begin, int64_t last) {
+    const RowAccess access = *rows_;
+    std::array<float*, kRowsPerBlock> block;
+    int64_t n = 0;
+    for (int64_t r = begin; r < last; ++r) {
+      const RowIndex row = static_cast<RowIndex>(r);
+      if (!access.IsVisible(row) || access.IsFrozen(row)) continue;
+      block[n++] = access.Row(row);
+      if (n == kRowsPerBlock) {
+        update(block.data(), n);
+        n = 0;
+      }
+    }
+    if (n > 0) update(block.data(), n);
+  });
 }
 
 Status TableImpl::ApplySgd(Span<const Address> addresses,
@@ -195,6 +239,31 @@ Status TableImpl::ApplyLazyAdam(Span<const Address> addresses,
       });
 }
 
+Status TableImpl::ApplyAdam(Span<const Address> addresses,
+                            const float* gradients, const AdamParams& params,
+                            const Parallel& parallel) {
+  const int dim = options_.dim;
+  const RowMath& math = BestRowMath();
+  const WholeTable whole = {
+      [&] {
+        ForTrainedRows(parallel, 2 * dim, [&](float* const* rows, int64_t n) {
+          math.adam_decay(rows, n, dim, params.beta1, params.beta2);
+        });
+      },
+      [&] {
+        ForTrainedRows(parallel, 4 * dim, [&](float* const* rows, int64_t n) {
+          math.adam_move(rows, n, dim, params.step_size, params.epsilon);
+        });
+      }};
+  return Apply(
+      addresses, gradients, SlotLayout{"Adam", {0.0f, 0.0f}}, parallel,
+      kValidateCost + 4 * dim,
+      [&](float* const* rows, const float* grads, int64_t n, int64_t /*step*/) {
+        math.adam_add(rows, grads, n, dim, params.beta1, params.beta2);
+      },
+      whole);
+}
+
 Status TableImpl::ApplyAdagrad(Span<const Address> addresses,
                                const float* gradients,
                                const AdagradParams& params,
@@ -206,7 +275,7 @@ Status TableImpl::ApplyAdagrad(Span<const Address> addresses,
       kValidateCost + 4 * dim,
       [&](float* const* rows, const float* grads, int64_t n, int64_t /*step*/) {
         BestRowMath().adagrad(rows, grads, n, dim, params.learning_rate,
-                              kAdagradEpsilon);
+                              params.epsilon, params.root_epsilon);
       });
 }
 
@@ -229,6 +298,34 @@ Status TableImpl::ApplyFtrl(Span<const Address> addresses,
                            params.learning_rate_power, params.l1, params.l2,
                            params.l2_shrinkage);
       });
+}
+
+Status TableImpl::Import(Span<const Key> keys, const float* rows,
+                         const Parallel& parallel) {
+  if (is_fixed()) return WrongKind("an import of rows");
+  const StepClock::Hold step_lasts(StepsToWaitFor());
+  std::vector<Address> addresses(keys.size());
+  const std::vector<int32_t> uncounted(keys.size(), 0);
+  const Status status = FindOrInsert(keys, {}, uncounted, addresses, parallel);
+  if (!status.ok()) return status;
+  SharedLock layout(layout_lock_);
+  if (rows_ == nullptr) return ReleasedError();
+  UniqueLock row_content(rows_lock_);
+  const int dim = options_.dim;
+  for (int64_t i = 0; i < keys.size(); ++i) {
+    if (!IsLegal(addresses[i], *rows_, rows_->capacity())) {
+      return AddressError(addresses[i], i);
+    }
+  }
+  BeforeChange(addresses);
+  for (int64_t i = 0; i < keys.size(); ++i) {
+    float* to =
+        std::copy_n(rows + i * dim, dim, rows_->Row(RowOf(addresses[i])));
+    for (const float initial : slots_.initial_values) {
+      to = std::fill_n(to, dim, initial);
+    }
+  }
+  return Status::Ok();
 }
 
 }  // namespace mxrec

@@ -195,6 +195,90 @@ TEST(TableUpdate_AdagradFollowsTheReference) {
   }
 }
 
+TEST(TableUpdate_AdagradAddsEachEpsilonInItsPlace) {
+  const auto table = MakeTable(Options("t", 1));
+  const auto addresses = FindOrInsert(table.get(), {7});
+  const float before = InitialRow(*table, 7)[0];
+  AdagradParams params;
+  params.learning_rate = 1.0f;
+  params.initial_accumulator_value = 2.0f;
+  params.epsilon = 5.0f;
+  params.root_epsilon = 2.0f;
+  const float gradient = 3.0f;  // sqrt(2 + 9 + 5) + 2 = 6
+  ASSERT_OK(table->ApplyAdagrad(addresses, &gradient, params, Serial()));
+  EXPECT_NEAR(Export(*table).at(7).row[0], before - 0.5, 1e-6);
+}
+
+TEST(TableUpdate_AdamMovesAllRowsAsTheReference) {
+  for (int dim : kDims) {
+    const auto table = MakeTable(Options("t", dim));
+    const auto keys = KeyRange(-20, 400);
+    const auto addresses = FindOrInsert(table.get(), keys);
+    AdamParams params;
+    params.step_size = 0.05f;
+    auto rows = ReferenceRows(*table, keys, 0, 0);
+    Rng rng(dim);
+    for (int step = 1; step <= 10; ++step) {
+      const Batch batch = RandomBatch(&rng, addresses, dim);
+      ASSERT_OK(table->ApplyAdam(batch.addresses, batch.gradients.data(),
+                                 params, step % 2 ? Serial() : FourThreads()));
+      const auto sums = Sums(batch, dim);
+      for (auto& row : rows) {
+        for (int c = 0; c < dim; ++c) {
+          row.a[c] *= params.beta1;
+          row.b[c] *= params.beta2;
+        }
+      }
+      for (const auto& [r, g] : sums) {
+        for (int c = 0; c < dim; ++c) {
+          rows[r].a[c] += (1 - params.beta1) * g[c];
+          rows[r].b[c] += (1 - params.beta2) * g[c] * g[c];
+        }
+      }
+      for (auto& row : rows) {
+        for (int c = 0; c < dim; ++c) {
+          row.w[c] -= params.step_size * row.a[c] /
+                      (std::sqrt(row.b[c]) + params.epsilon);
+        }
+      }
+    }
+    const auto exported = Export(*table);
+    for (size_t r = 0; r < keys.size(); ++r) {
+      const std::vector<float>& row = exported.at(keys[r]).row;
+      ASSERT_EQ(row.size(), 3 * dim);
+      for (int c = 0; c < dim; ++c) {
+        EXPECT_NEAR(row[c], rows[r].w[c], 2e-4);
+        EXPECT_NEAR(row[dim + c], rows[r].a[c], 1e-5);
+        EXPECT_NEAR(row[2 * dim + c], rows[r].b[c], 1e-5);
+      }
+    }
+  }
+}
+
+TEST(TableUpdate_ImportGivesRowsAndBeginsSlotsAnew) {
+  const auto table = MakeTable(Options("t", 3));
+  const auto addresses = FindOrInsert(table.get(), {1, 2});
+  AdagradParams params;
+  params.initial_accumulator_value = 0.25f;
+  const std::vector<float> gradients(6, 1.0f);
+  ASSERT_OK(table->ApplyAdagrad(addresses, gradients.data(), params, Serial()));
+  const auto before = Export(*table);
+  const std::vector<Key> keys = {2, 5, 2};
+  const std::vector<float> rows = {9, 9, 9, 4, 5, 6, 7, 8, 9};
+  ASSERT_OK(table->Import(keys, rows.data(), FourThreads()));
+  EXPECT_EQ(table->size(), 3);
+  const auto after = Export(*table);
+  EXPECT_TRUE(SameBits(after.at(1).row, before.at(1).row));
+  const std::vector<float> of_2 = {7, 8, 9, 0.25f, 0.25f, 0.25f};
+  const std::vector<float> of_5 = {4, 5, 6, 0.25f, 0.25f, 0.25f};
+  EXPECT_TRUE(SameBits(after.at(2).row, of_2));
+  EXPECT_TRUE(SameBits(after.at(5).row, of_5));
+  TableOptions fixed = Options("f", 3);
+  fixed.fixed_capacity = 4;
+  EXPECT_ERROR(MakeTable(fixed)->Import(keys, rows.data(), Serial()),
+               Code::kFailedPrecondition, "fixed capacity");
+}
+
 TEST(TableUpdate_FtrlFollowsTheReference) {
   for (int dim : {1, 7, 16, 33}) {
     for (const auto& [power, l1, l2, shrinkage] :
@@ -572,11 +656,14 @@ TEST(RowMath_InstructionSetsAgree) {
       math->sgd(pointers.data(), gradients.data(), kRows, dim, 0.1f, 0.2f);
       math->lazy_adam(pointers.data(), gradients.data(), kRows, dim, 0.01f,
                       0.9f, 0.99f, 1e-6f);
-      math->adagrad(pointers.data(), gradients.data(), kRows, dim, 0.1f, 1e-7f);
+      math->adagrad(pointers.data(), gradients.data(), kRows, dim, 0.1f, 1e-7f,
+                    1e-3f);
       math->ftrl(pointers.data(), gradients.data(), kRows, dim, 0.1f, -0.5f,
                  0.05f, 0.1f, 0.02f);
       math->ftrl(pointers.data(), gradients.data(), kRows, dim, 0.1f, -0.3f,
                  0.05f, 0.1f, 0.02f);
+      math->adam_add(pointers.data(), gradients.data(), kRows, dim, 0.9f,
+                     0.99f);
       std::vector<float> out(kRows * dim, -5.0f);
       math->gather(pointers.data(), kRows, dim, default_row.data(), out.data());
       for (int i = 0; i < kRows; ++i) {

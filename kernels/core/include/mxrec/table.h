@@ -51,9 +51,21 @@ struct LazyAdamParams {
   float epsilon = 1e-8f;
 };
 
+// Adam that decays the moments of every row at each step and moves every row by
+// them, as TensorFlow's Adam does with sparse gradients. The caller works out
+// the step size from the number of steps.
+struct AdamParams {
+  float step_size = 0;
+  float beta1 = 0.9f;
+  float beta2 = 0.999f;
+  float epsilon = 1e-8f;
+};
+
 struct AdagradParams {
   float learning_rate = 0.001f;
   float initial_accumulator_value = 0.9f;
+  float epsilon = 1e-7f;      // added under the root
+  float root_epsilon = 0.0f;  // added to the root
 };
 
 struct FtrlParams {
@@ -147,6 +159,10 @@ class Table {
                                const float* gradients,
                                const LazyAdamParams& params,
                                const Parallel& parallel) = 0;
+  // Moves all visible rows that are not of padding keys, whatever `addresses`.
+  virtual Status ApplyAdam(Span<const Address> addresses,
+                           const float* gradients, const AdamParams& params,
+                           const Parallel& parallel) = 0;
   virtual Status ApplyAdagrad(Span<const Address> addresses,
                               const float* gradients,
                               const AdagradParams& params,
@@ -154,6 +170,12 @@ class Table {
   virtual Status ApplyFtrl(Span<const Address> addresses,
                            const float* gradients, const FtrlParams& params,
                            const Parallel& parallel) = 0;
+
+  // Gives each key the row `rows[i]` [dim], whatever it had; missing keys are
+  // inserted, and counted 0 times. Slots begin anew. Of a key that repeats the
+  // last row holds. Others may see the rows one by one.
+  virtual Status Import(Span<const Key> keys, const float* rows,
+                        const Parallel& parallel) = 0;
 
   // For a table of fixed capacity. offsets[i] is the row of addresses[i], -1
   // for kNoRow; *all_initialized says whether InitializeRows has seen them all.

@@ -1,0 +1,1 @@
+"""Names of older scripts; here is one process, or several that each hold whole tables."""

@@ -1,0 +1,250 @@
+"""Which variables become tables, and all that has to be known before the graph is changed."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mx_rec.graph.iterators import Obstacle
+from mx_rec.graph.node import TensorRef
+from mx_rec.graph.view import GraphView
+from mx_rec.passes.static_lookups.initial_values import ByKey, by_key
+from mx_rec.passes.static_lookups.lookups import StaticLookup, StaticVariable
+from mx_rec.passes.static_lookups.modulo import Bound, bounds_of
+from mx_rec.passes.static_lookups.rules import Update
+from mx_rec.passes.static_lookups.saving import why_not_taken_out
+from mx_rec.passes.static_lookups.updates import Gradient, find_update, gradient_of
+from mx_rec.passes.static_lookups.values import flat_origin, same_formula
+from mx_rec.passes.static_lookups.variables import uses_of
+
+FROM_VARIABLE = "variable"
+BY_KEY = "by_key"
+INITIAL_VALUES = (FROM_VARIABLE, BY_KEY)
+_MAX_NAME = 100
+
+
+@dataclass(frozen=True)
+class TableChoice:
+    """Variables that are to become tables, and how.
+
+    Attributes:
+        variable: a name, or a pattern of names with `*` and `?`; of a partitioned variable the common name.
+        name: of the table; "" for one made of the variable's.
+        initial_values: "variable": the initializer of the variable fills the table, row by row the same values;
+            "by_key": a row gets its initial values when its key is first seen, from the same distribution.
+        drop_modulo: take out a modulo or the bucket count of a hash that does nothing but keep the ids below the
+            number of rows. Goes with initial values by key.
+    """
+
+    variable: str
+    name: str = ""
+    initial_values: str = FROM_VARIABLE
+    drop_modulo: bool = False
+
+    def __post_init__(self) -> None:
+        if self.initial_values not in INITIAL_VALUES:
+            raise ValueError(f"initial_values is {self.initial_values!r}; expected one of {', '.join(INITIAL_VALUES)}")
+        if self.drop_modulo and self.initial_values != BY_KEY:
+            raise ValueError("drop_modulo needs initial_values = 'by_key': the ids are no rows of the variable then")
+
+    def matches(self, variable: StaticVariable) -> bool:
+        """Whether the pattern is that of the variable or of one of its partitions."""
+        return any(fnmatch.fnmatchcase(name, self.variable) for name in (variable.name, *variable.nodes))
+
+
+@dataclass(frozen=True)
+class TrainedBy:
+    """The update of a table.
+
+    Attributes:
+        updates: one for each node of the variable.
+        gradients: of each.
+        sources: for each the lookups that its segments belong to, and of a partitioned one which part.
+    """
+
+    updates: tuple[Update, ...]
+    gradients: tuple[Gradient, ...]
+    sources: tuple[tuple[tuple[StaticLookup, int], ...], ...]
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """A variable that can become a table.
+
+    Attributes:
+        variable: the variable.
+        table_name: the table.
+        choice: what was asked for.
+        initializer: of keys that come later than the initial values, or of all.
+        imports: whether the initial value of the variable is imported.
+        training: the update; `None` if the graph has none.
+        trained: the nodes of the lookups that the update trains.
+        bounds: what is taken out of the way of the ids.
+    """
+
+    variable: StaticVariable
+    table_name: str
+    choice: TableChoice
+    initializer: ByKey
+    imports: bool
+    training: TrainedBy | None
+    trained: frozenset[str]
+    bounds: tuple[Bound, ...] = ()
+
+
+def make_plan(
+    view: GraphView, variable: StaticVariable, choice: TableChoice, table_name: str, keep: frozenset[str]
+) -> TablePlan | Obstacle:
+    """How the variable becomes a table, or why it cannot."""
+    obstacle = variable.obstacle or _other_uses(view, variable)
+    if obstacle is not None:
+        return obstacle
+    training = training_of(view, variable)
+    if isinstance(training, Obstacle):
+        return training
+    updates = () if training is None else training.updates
+    slots = [slot.variable for update in updates for slot in update.slots]
+    obstacle = _kept(view, variable, slots, updates, keep)
+    if obstacle is not None:
+        return obstacle
+    for name in (*variable.nodes, *slots):
+        obstacle = why_not_taken_out(view, uses_of(view, name).saves, uses_of(view, name).restores)
+        if obstacle is not None:
+            return obstacle
+    initial = [uses_of(view, name).initial for name in variable.nodes]
+    value = view.node(initial[0][0]).inputs[1] if initial[0] else None
+    recognised = None if value is None else by_key(view, value, table_name)
+    if value is not None and recognised is None and choice.initial_values == BY_KEY:
+        node = view.node(value.node)
+        reason = f"op {node.op!r} gives initial values that a table cannot give key by key; let the variable give them"
+        return Obstacle(node.name, reason)
+    bounds = bounds_of(view, variable) if choice.drop_modulo else []
+    if isinstance(bounds, Obstacle):
+        return bounds
+    imports = value is not None and choice.initial_values == FROM_VARIABLE
+    imports = imports and not (recognised is not None and recognised.is_constant)
+    return TablePlan(
+        variable=variable,
+        table_name=table_name,
+        choice=choice,
+        initializer=recognised or ByKey("constant", 0.0, 0.0, 0),
+        imports=imports,
+        training=training,
+        trained=frozenset() if training is None else _trained(view, variable, training),
+        bounds=tuple(bounds),
+    )
+
+
+def table_name_of(variable: str, taken: Sequence[str]) -> str:
+    """A name for a table made of a variable's name, not among those taken."""
+    base = re.sub(r"[^A-Za-z0-9_.]", ".", variable)[-_MAX_NAME:]
+    name, suffix = base, 0
+    while name in taken:
+        suffix += 1
+        name = f"{base[: _MAX_NAME - 8]}_{suffix}"
+    return name
+
+
+def _trained(view: GraphView, variable: StaticVariable, training: TrainedBy) -> frozenset[str]:
+    """The lookups of ids whose rows are updated: the others of the same ids must find what one of them inserts."""
+    updated = {segment for gradient in training.gradients for segment in gradient.segments}
+    return frozenset(
+        lookup.node
+        for lookup in variable.lookups
+        if any(flat_origin(view, view.node(gather).inputs[1]) in updated for gather in lookup.gathers)
+    )
+
+
+def _kept(
+    view: GraphView, variable: StaticVariable, slots: Sequence[str], updates: Sequence[Update], keep: frozenset[str]
+) -> Obstacle | None:
+    """A node that must stay but would go with the variable."""
+    going = [name for lookup in variable.lookups for name in (lookup.node, *lookup.gathers)]
+    going.extend(name for update in updates for name in update.nodes)
+    for name in (*variable.nodes, *slots):
+        going.extend([name, *sorted(uses_of(view, name).nodes())])
+    for name in going:
+        if name in keep:
+            return Obstacle(name, "is named outside the graph, so it must stay, but it would go with the variable")
+    return None
+
+
+def _other_uses(view: GraphView, variable: StaticVariable) -> Obstacle | None:
+    for name in variable.nodes:
+        uses = uses_of(view, name)
+        if len(uses.initial) > 1:
+            return Obstacle(uses.initial[1], f"gives variable {name!r} a second initial value")
+        for assign in (*uses.initial, *uses.restores):
+            if view.data_edges(assign):
+                return Obstacle(view.data_edges(assign)[0].consumer, f"reads the result of {assign!r}")
+    initial = {bool(uses_of(view, name).initial) for name in variable.nodes}
+    if len(initial) > 1:
+        return Obstacle(variable.nodes[0], "has an initial value for some of its partitions only")
+    return None
+
+
+def training_of(view: GraphView, variable: StaticVariable) -> TrainedBy | Obstacle | None:
+    """The update of all nodes of a variable; why it cannot be that of a table; `None` if nothing trains it."""
+    updates: list[Update] = []
+    for name in variable.nodes:
+        found = find_update(view, name)
+        if isinstance(found, Obstacle):
+            return found
+        if found is not None:
+            updates.append(found)
+    if not updates:
+        return None
+    if len(updates) < len(variable.nodes):
+        return Obstacle(updates[0].nodes[0], "updates some partitions of the variable only")
+    obstacle = next((found for other in updates[1:] if (found := _differs(view, updates[0], other))), None)
+    if obstacle is not None:
+        return obstacle
+    gradients: list[Gradient] = []
+    sources: list[tuple[tuple[StaticLookup, int], ...]] = []
+    for update in updates:
+        gradient = gradient_of(view, update)
+        if isinstance(gradient, Obstacle):
+            return gradient
+        group = _sources(view, variable, gradient, update)
+        if isinstance(group, Obstacle):
+            return group
+        gradients.append(gradient)
+        sources.append(group)
+    return TrainedBy(tuple(updates), tuple(gradients), tuple(sources))
+
+
+def _differs(view: GraphView, first: Update, other: Update) -> Obstacle | None:
+    """Why the updates of two partitions are not one."""
+    equal = (
+        first.rule.op == other.rule.op
+        and first.rule.constants == other.rule.constants
+        and first.rule.attrs == other.rule.attrs
+        and [slot.initial_value for slot in first.slots] == [slot.initial_value for slot in other.slots]
+        and all(same_formula(view, a[1], b[1]) for a, b in zip(first.rule.scalars, other.rule.scalars))
+    )
+    return None if equal else Obstacle(other.nodes[0], f"updates a partition otherwise than {first.nodes[0]!r}")
+
+
+def _sources(
+    view: GraphView, variable: StaticVariable, gradient: Gradient, update: Update
+) -> tuple[tuple[StaticLookup, int], ...] | Obstacle:
+    known = _ids_of_lookups(view, variable)
+    found: list[tuple[StaticLookup, int]] = []
+    for segment in gradient.segments:
+        source = known.get(segment)
+        if source is None:
+            reason = f"updates rows of {segment.node!r}, which are not those of a lookup of the variable"
+            return Obstacle(update.nodes[0], reason)
+        found.append(source)
+    return tuple(found)
+
+
+def _ids_of_lookups(view: GraphView, variable: StaticVariable) -> dict[TensorRef, tuple[StaticLookup, int]]:
+    """Lookup and part by the tensor that holds the ids of each gather."""
+    found: dict[TensorRef, tuple[StaticLookup, int]] = {}
+    for lookup in variable.lookups:
+        for part, gather in enumerate(lookup.gathers):
+            found.setdefault(flat_origin(view, view.node(gather).inputs[1]), (lookup, part))
+    return found

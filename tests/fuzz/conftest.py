@@ -1,0 +1,8 @@
+"""The modules beside this file are found from wherever the tests run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
