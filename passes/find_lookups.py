@@ -355,4 +355,3 @@ def _not_one_batch(find: Node, get_nexts: tuple[str, ...]) -> Obstacle:
     if not get_nexts:
         return Obstacle(find.name, "its ids do not come from an iterator")
     return Obstacle(find.name, "its ids come from several batches: " + ", ".join(map(repr, get_nexts)))
-

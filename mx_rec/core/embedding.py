@@ -215,7 +215,7 @@ def sparse_lookup(
         dim: accepted (older spelling); must equal the table's if given.
         is_train: training lookups insert missing keys with their initial rows and count; others
             never do, and read `serving_default_value` for missing keys.
-        name: 1..255 characters, unique among the lookups of its side; default `sparse_lookup_<n>`.
+        name: 1..255 characters, default `sparse_lookup_<n>`. A name that is taken gets `_1`, `_2`, ... behind it.
         modify_graph: accepted; the rewrite decides by the graph.
         batch: with a FeatureSpec, the batch from `get_next`, in any structure; see
             `mx_rec.core.asc.batch.component` for how the specification finds its ids. Else accepted.
@@ -274,7 +274,7 @@ def sparse_lookup(
             "and start_asc_pipeline()"
         )
     max_keys = _check_static(hashtable, ids, send_count) if config.use_static else 0
-    lookup_name = _lookup_name(state, name, is_train)
+    lookup_name = _lookup_name(state, name)
     owner = f"table {hashtable.table_name!r}: " + (
         f"lookup {lookup_name!r}" if feature is None else f"FeatureSpec {feature.name!r}"
     )
@@ -487,7 +487,7 @@ def _check_static(table: EmbeddingTable, ids: pooling.Ids, send_count: Any) -> i
     return int(send_count)
 
 
-def _lookup_name(state: graph_state.GraphState, name: Optional[str], is_train: bool) -> str:
+def _lookup_name(state: graph_state.GraphState, name: Optional[str]) -> str:
     taken = state.lookups
     if name is None:
         n = len(state.lookups)
@@ -497,9 +497,6 @@ def _lookup_name(state: graph_state.GraphState, name: Optional[str], is_train: b
     check_string("name", name, 1, 255, r"[A-Za-z0-9_.\-/]+")
     if name not in taken:
         return name
-    if taken[name].is_train == is_train:
-        side = "training" if is_train else "evaluation"
-        raise ValueError(f"lookup name {name!r} is taken by a {side} lookup of this graph")
     n = 1
     while f"{name}_{n}" in taken:
         n += 1

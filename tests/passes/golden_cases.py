@@ -620,9 +620,7 @@ def swapped() -> tuple[Pass, ...]:
 
 CASES = [
     GoldenCase("positive", ConvertStaticTables((TableChoice("emb", "user"),)), trained),
-    GoldenCase(
-        "positive_by_key", ConvertStaticTables((TableChoice("e*", "", BY_KEY, drop_modulo=True),)), trained
-    ),
+    GoldenCase("positive_by_key", ConvertStaticTables((TableChoice("e*", "", BY_KEY, drop_modulo=True),)), trained),
     GoldenCase("positive_partitioned", ConvertStaticTables((TableChoice("emb"),)), partitioned),
     GoldenCase("no_match", ConvertStaticTables((TableChoice("*"),)), train_and_eval),
     GoldenCase("no_match_not_chosen", ConvertStaticTables((TableChoice("other_*"),)), trained),
