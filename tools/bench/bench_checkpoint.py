@@ -244,8 +244,7 @@ def report(results: dict[str, list[dict]]) -> None:
 
     print(environment(), "\n")
     print(
-        "| candidate | MB | save s | flush s | restore s | memory while saving MB | "
-        "while restoring, beyond the table MB |"
+        "| candidate | MB | save s | flush s | restore s | MB more while saving | MB beyond the table while restoring |"
     )
     print("|---|---|---|---|---|---|---|")
     for name in results:
