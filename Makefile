@@ -14,7 +14,7 @@ BIN := $(abspath $(VENV))/bin
 export PATH := $(BIN):$(PATH)
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-SOURCES := $(shell find mx_rec passes kernels -type f \( -name '*.py' -o -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name 'CMakeLists.txt' \)) CMakeLists.txt pyproject.toml
+SOURCES := $(shell find mx_rec passes kernels -type f \( -name '*.py' -o -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name '*.txt' \)) CMakeLists.txt pyproject.toml
 
 .PHONY: build test test-core test-sanitizers test-python demo lint format bench clean
 
@@ -73,10 +73,12 @@ bench: .venv-bench/.ready .venv-bench-torch/.ready build test-core
 	cd tools/bench && ../../.venv-bench/bin/python bench_optimizers.py --fbgemm ../../.venv-bench-torch/bin/python
 	cd tools/bench && ../../.venv-bench/bin/python bench_memory.py
 	cd tools/bench && ../../.venv-bench/bin/python bench_fuse.py --cpu
+	cd tools/bench && ../../.venv-bench/bin/python bench_faae.py
 	cd tools/bench && ../../.venv-bench/bin/python bench_repeats.py
 	cd tools/bench && ../../.venv-bench/bin/python bench_prefetch.py
 	cd tools/bench && ../../.venv-bench/bin/python bench_pool.py
 	cd tools/bench && ../../.venv-bench/bin/python bench_rewrite.py --peers
+	cd tools/bench && ../../.venv-bench/bin/python bench_scale.py
 	$(CORE_BUILD)/bench_core
 
 lint: $(VENV)/.ready

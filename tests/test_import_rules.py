@@ -94,9 +94,18 @@ def test_private_tensorflow_is_in_one_place():
 
 
 def test_estimator_is_imported_by_no_other_module():
+    uses = re.compile(r"\b(tf|tf1|tf\.compat\.v1)\.estimator\.\w+[.(]")
     for module, path in _modules():
-        text = path.read_text()
-        assert "estimator" in module or not re.search(r"tf\.(compat\.v1\.)?estimator\.", text), module
+        if module.startswith("mx_rec.estimator"):
+            continue
+        wrong = [name for name in _imports(path) if name.startswith(("mx_rec.estimator", "tensorflow_estimator"))]
+        assert not wrong, f"{module} imports {wrong}"
+        assert not uses.search(path.read_text()), module
+
+
+def test_estimator_is_imported_when_it_is_asked_for(tmp_path):
+    code = "import sys, mx_rec.estimator; assert 'tensorflow' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
 
 
 def test_core_includes_no_tensorflow():

@@ -16,11 +16,11 @@ tf1 = tf.compat.v1
 
 
 class TableSummaryHook(tf.compat.v1.train.SessionRunHook):
-    """Writes scalars of each table while training: `mx_rec/<table>/size` and `mx_rec/<table>/hit_rate`.
+    """Writes scalars of each table while training: `size`, `hit_rate` and `evicted`, as `mx_rec/<table>/size` ...
 
-    `size` is the number of keys. `hit_rate` is the share of the keys looked up since the last time that the table held
-    already; a key counts once per batch and lookup. Removed keys are not seen as missed: where keys are evicted between
-    two writes, that rate is too high by them.
+    `size` is the number of keys, `evicted` that of the keys that lost their rows since the last time. `hit_rate` is the
+    share of the keys looked up since the last time that the table held already; a key counts once per batch and lookup.
+    A key that is not admitted yet is not held, but not inserted either, so it counts as a hit.
 
     Tensors are counted only in steps that compute them anyway, so the hook draws no batch and inserts no key.
 
@@ -65,6 +65,7 @@ class TableSummaryHook(tf.compat.v1.train.SessionRunHook):
         self._last_sizes, step = session.run([self._sizes, self._global_step])
         self._last_step = int(step)
         self._looked_up = dict.fromkeys(self._sizes, 0)
+        self._last_evicted = {name: _evicted(name, int(size)) or 0 for name, size in self._last_sizes.items()}
 
     def before_run(self, run_context: Any) -> Any:
         """Asks for the numbers of keys that the step looks up."""
@@ -92,9 +93,14 @@ class TableSummaryHook(tf.compat.v1.train.SessionRunHook):
         values = []
         for name, size in sizes.items():
             values.append(tf1.Summary.Value(tag=f"mx_rec/{name}/size", simple_value=float(size)))
+            total = _evicted(name, int(size))
+            evicted = 0 if total is None else total - self._last_evicted[name]
+            if total is not None:
+                values.append(tf1.Summary.Value(tag=f"mx_rec/{name}/evicted", simple_value=float(evicted)))
+                self._last_evicted[name] = total
             looked_up = self._looked_up[name]
             if looked_up:
-                inserted = max(0, int(size) - int(self._last_sizes[name]))
+                inserted = max(0, int(size) - int(self._last_sizes[name]) + evicted)
                 rate = max(0.0, 1.0 - inserted / looked_up)
                 values.append(tf1.Summary.Value(tag=f"mx_rec/{name}/hit_rate", simple_value=rate))
         writer = tf1.summary.FileWriterCache.get(self._output_dir)
@@ -116,6 +122,12 @@ class TableSummaryHook(tf.compat.v1.train.SessionRunHook):
             seen = _upstream(graph, names)
             self._needed[names] = [(table, size) for table, size in self._keys if size.op.inputs[0].op.name in seen]
         return self._needed[names]
+
+
+def _evicted(name: str, size: int) -> Optional[int]:
+    """Keys that a table of `size` keys has evicted so far; None if the newest live table of that name is another."""
+    stats = ops.table_stats(name)
+    return None if stats is None or stats.size != size else stats.evicted_keys
 
 
 def _of_step(addresses: tf.Tensor) -> tf.Tensor:

@@ -117,6 +117,9 @@ def freeze_graph(graph_def: Any, outputs: Sequence[str]) -> FrozenGraph:
     kept = [node for node in graph_def.node if node.name not in given]
     del graph_def.node[:]
     graph_def.node.extend(kept)
+    functions = _called(graph_def)
+    del graph_def.library.function[:]
+    graph_def.library.function.extend(functions)
     for node in graph_def.node:
         if "_class" in node.attr:  # may name a node that is given
             del node.attr["_class"]
@@ -133,22 +136,38 @@ def _without_kernels(view: GraphView) -> EditSet:
 
 
 def _check_no_op_of_ours(view: GraphView) -> None:
-    for node in view:
-        if node.op == OP_FIND_OR_INSERT:
-            raise GraphRewriteError(
-                f"node {node.name!r} inserts keys, which a frozen table cannot: export the model with "
-                "sparse_lookup(..., is_train=False)"
-            )
+    for node in view.nodes_of(OP_FIND_OR_INSERT):
+        raise GraphRewriteError(
+            f"node {node.name!r} inserts keys, which a frozen table cannot: export the model with "
+            "sparse_lookup(..., is_train=False)"
+        )
+    for node in sorted(view, key=lambda node: node.op == OP_TABLE):  # the use of a table says more than its handle
         if node.op.startswith(_OURS):
             raise GraphRewriteError(f"node {node.name!r}: {node.op} has no equivalent in the ops of TensorFlow")
-    for function in view.functions:
+
+
+def _called(graph_def: Any) -> list[Any]:
+    """The functions that the nodes of a graph call, and those that these call."""
+    library = {function.signature.name: function for function in graph_def.library.function}
+    called: dict[str, Any] = {}
+    bodies = [graph_def.node]
+    while bodies:
+        for node in bodies.pop():
+            names = [node.op]
+            for value in node.attr.values():
+                names += [value.func.name, *(function.name for function in value.list.func)]
+            for name in names:
+                if name in library and name not in called:
+                    called[name] = library[name]
+                    bodies.append(library[name].node_def)
+    for name, function in called.items():
         for node in function.node_def:
             if node.op.startswith(_OURS):
-                name = function.signature.name
                 raise GraphRewriteError(
                     f"node {node.name!r} of function {name!r}: {node.op} in a function cannot be frozen; export a "
                     "model whose lookups are in the graph itself"
                 )
+    return list(called.values())
 
 
 class _Rule:
@@ -293,8 +312,9 @@ class _LookUpMany(_Rule):
                 f"node {node.name!r} inserts keys, which a frozen table cannot: export the model with "
                 "sparse_lookup(..., is_train=False)"
             )
-        handles, keys, defaults = node.inputs[:n], node.inputs[n : 2 * n], node.inputs[3 * n : 4 * n]
-        places = node.inputs[4 * n : 4 * n + restored]
+        handles, keys = node.inputs[:n], node.inputs[n : 2 * n]
+        end = len(node.inputs) - restored
+        defaults, places = node.inputs[end - n : end], node.inputs[end:]
         positions = [self.find(node, f"find_{i}", handles[i], keys[i]) for i in range(n)]
         rows = [self.gather(node, f"gather_{i}", self.table(handles[i]), positions[i], defaults[i]) for i in range(n)]
         spread = [

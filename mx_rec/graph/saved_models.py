@@ -16,6 +16,7 @@ from mx_rec.graph.files import write_atomically
 
 _BINARY = "saved_model.pb"
 _TEXT = "saved_model.pbtxt"
+_ASSETS = "saved_model_assets"
 _ASSET_DIRS = ("assets", "assets.extra")
 
 
@@ -53,6 +54,7 @@ def copy_assets(source: Path, target: Path, without: Sequence[str] = ()) -> None
     tags = set(graph.meta_info_def.tags)
     for other in read_saved_model(source).meta_graphs:
         if set(other.meta_info_def.tags) == tags:
-            del graph.asset_file_def[:]
             graph.asset_file_def.extend(other.asset_file_def)
+            if _ASSETS in other.collection_def:  # where the builder of TensorFlow 1 writes them
+                graph.collection_def[_ASSETS].CopyFrom(other.collection_def[_ASSETS])
     write_atomically(target / _BINARY, written.SerializeToString(deterministic=True))

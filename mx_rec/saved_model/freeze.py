@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union
 
@@ -27,7 +27,7 @@ _MAIN_OPS = ("saved_model_main_op", "legacy_init_op")
 _KEYS_AT_A_TIME = 1 << 18
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class FrozenTableSize:
     """What a frozen table holds.
 
@@ -42,7 +42,7 @@ class FrozenTableSize:
     dim: int
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class _Values:
     """Content of a table: keys int64 [n], positions int64 [n], rows float32 [n + 1, dim] or None."""
 
@@ -51,7 +51,7 @@ class _Values:
     rows: Union[np.ndarray, None]
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class _Model:
     """A SavedModel as loaded: what the frozen one is made of."""
 
@@ -63,15 +63,16 @@ class _Model:
 
 
 def freeze_saved_model(
-    source: Union[str, os.PathLike],
-    target: Union[str, os.PathLike],
+    source: Union[str, bytes, os.PathLike],
+    target: Union[str, bytes, os.PathLike],
     tags: Sequence[str] = (tf.saved_model.SERVING,),
 ) -> list[FrozenTableSize]:
     """Writes a SavedModel that predicts the same without the op library.
 
     Tables become a hash table of TensorFlow from keys to positions and a variable of their rows; both are in the
-    checkpoint of the new SavedModel. Signatures, assets and variables stay what they are; a pooled lookup is equal to
-    rounding, all else bit for bit. Optimizer slots, counts and all that the signatures do not need are left out.
+    checkpoint of the new SavedModel. Signatures and assets stay what they are; variables get longer names. A
+    pooled lookup is equal to rounding, all else bit for bit. Optimizer slots, counts and all that the signatures do
+    not need are left out.
 
     Args:
         source: directory of a SavedModel whose lookups are those of evaluation.
@@ -87,15 +88,15 @@ def freeze_saved_model(
         GraphRewriteError: the model holds an op that cannot be frozen; the message names the node.
     """
     ops.load_library()
-    directory = Path(target)
+    model_directory, directory = Path(os.fsdecode(source)), Path(os.fsdecode(target))
     _check_target(directory)
-    model = _load(os.fspath(source), list(tags))
+    model = _load(str(model_directory), list(tags))
     directory.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
     try:
         written = scratch / "model"
         _write(model, str(written), list(tags))
-        copy_assets(Path(source), written, without=(NOTICE,))
+        copy_assets(model_directory, written, without=(NOTICE,))
         if directory.exists():
             directory.rmdir()
         written.rename(directory)
@@ -130,8 +131,9 @@ def _load(source: str, tags: list[str]) -> _Model:
         if not outputs:
             raise GraphFileError(f"'{source}' has no signature with an output, so nothing could be served from it")
         frozen = freeze_graph(graph.as_graph_def(), [*dict.fromkeys([*outputs, *inputs, *main_ops])])
-        variables = _read_variables(session, frozen)
+        # Tables first: the rows of one of fixed capacity get values when they are first used.
         tables = {table.handle: _read_table(session, graph, table) for table in frozen.tables}
+        variables = _read_variables(session, frozen)
     return _Model(frozen, main_ops, signatures, variables, tables)
 
 
@@ -173,7 +175,7 @@ def _read_table(session: tf.compat.v1.Session, graph: tf.Graph, table: FrozenTab
         fetches["rows"] = ops.gather_by_address(handle, addresses, table.dim)
     keys = session.run(ops.table_export(handle).keys)
     parts: dict[str, list[np.ndarray]] = {name: [] for name in ("keys", "positions", "rows")}
-    for start in range(0, len(keys), _KEYS_AT_A_TIME):
+    for start in range(0, max(1, len(keys)), _KEYS_AT_A_TIME):
         some = keys[start : start + _KEYS_AT_A_TIME]
         found = session.run(fetches, {batch: some})
         has_row = found.pop("addresses") != 0
@@ -193,41 +195,70 @@ def _rows_variable(graph: tf.Graph, handle: tf.Tensor) -> tf.Tensor:
     return offsets.inputs[1]
 
 
+def _not_empty(content: _Values) -> _Values:
+    """A hash table of TensorFlow must have a key: one that leads to position 0 is as good as missing."""
+    if len(content.keys):
+        return content
+    return dataclasses.replace(content, keys=np.zeros([1], np.int64), positions=np.zeros([1], np.int64))
+
+
 def _write(model: _Model, directory: str, tags: list[str]) -> None:
     with tf.Graph().as_default() as graph:
         given: dict[str, tf.Tensor] = {}
         values: list[tuple[tf.Variable, np.ndarray]] = []
-        starts = []
-
-        def variable(name: str, value: np.ndarray) -> tf.Variable:
-            initial = tf1.placeholder(value.dtype, value.shape)
-            made = tf1.Variable(initial, name=name, trainable=False, use_resource=True)
-            values.append((made, value))
-            return made
-
-        for name, value in model.variables.items():
-            given[f"{name}:0"] = variable(name, value).handle
-        for table in model.frozen.tables:
-            content = model.tables[table.handle]
-            if table.rows is not None and content.rows is not None:
-                given[f"{table.rows}:0"] = variable(table.rows, content.rows).handle
-            index = tf.lookup.StaticHashTable(
-                tf.lookup.KeyValueTensorInitializer(
-                    variable(f"{table.index}_keys", content.keys).read_value(),
-                    variable(f"{table.index}_positions", content.positions).read_value(),
-                ),
-                default_value=0,
-                name=table.index,
-            )
-            given[f"{table.index}:0"] = index.resource_handle
-            starts.extend(tf1.get_collection_ref(tf1.GraphKeys.TABLE_INITIALIZERS))
-            tf1.get_collection_ref(tf1.GraphKeys.TABLE_INITIALIZERS).clear()
+        with tf1.name_scope(_free_scope(model)):  # what is imported keeps the names that signatures and main ops know
+            starts = _add_content(model, given, values)
         tf.import_graph_def(model.frozen.graph_def, input_map=given, name="")
         starts.extend(graph.get_operation_by_name(name) for name in model.main_ops)
-        main_op = tf.group(*starts, name="mx_rec_frozen_start")
+        main_op = tf.group(*starts)
         with tf1.Session(graph=graph) as session:
             for made, value in values:
                 session.run(made.initializer, {made.initializer.inputs[1]: value})
             builder = tf1.saved_model.Builder(directory)
             builder.add_meta_graph_and_variables(session, tags, signature_def_map=model.signatures, main_op=main_op)
             builder.save()
+
+
+def _free_scope(model: _Model) -> str:
+    taken = {node.name.split("/")[0].lower() for node in model.frozen.graph_def.node}
+    scope, count = "mx_rec_frozen", 0
+    while scope in taken:
+        count += 1
+        scope = f"mx_rec_frozen_{count}"
+    return scope
+
+
+def _add_content(
+    model: _Model, given: dict[str, tf.Tensor], values: list[tuple[tf.Variable, np.ndarray]]
+) -> list[tf.Operation]:
+    """Adds variables and hash tables to the default graph.
+
+    Args:
+        model: whose they are.
+        given: gets the tensors that the frozen graph is to read, by the names it has for them.
+        values: gets the variables with their values.
+
+    Returns:
+        What fills the hash tables.
+    """
+
+    def variable(name: str, value: np.ndarray) -> tf.Variable:
+        initial = tf1.placeholder(value.dtype, value.shape)
+        made = tf1.Variable(initial, name=name, trainable=False, use_resource=True)
+        values.append((made, value))
+        return made
+
+    for name, value in model.variables.items():
+        given[f"{name}:0"] = variable(name, value).handle
+    for table in model.frozen.tables:
+        content = _not_empty(model.tables[table.handle])
+        scope = f"tables/{table.table_name}"
+        if table.rows is not None and content.rows is not None:
+            given[f"{table.rows}:0"] = variable(f"{scope}/rows", content.rows).handle
+        keys = variable(f"{scope}/keys", content.keys).read_value()
+        positions = variable(f"{scope}/positions", content.positions).read_value()
+        index = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(keys, positions), default_value=0, name=f"{scope}/index"
+        )
+        given[f"{table.index}:0"] = index.resource_handle
+    return tf1.get_collection(tf1.GraphKeys.TABLE_INITIALIZERS)

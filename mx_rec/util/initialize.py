@@ -113,6 +113,10 @@ class TrainParamsConfig:
             )
         return initializer
 
+    def get_training_mode_channel_id(self, is_training: bool) -> int:
+        """The number of a side: 0 for training, 1 for evaluation. Here it leads to no channel."""
+        return 0 if check_bool("is_training", is_training) else 1
+
     def get_target_batch(self, is_training: bool, batch: Any = None) -> Any:
         """The batch that the rewritten graph reads, in place of the one the script got from `get_next`.
 
@@ -280,6 +284,13 @@ def clear_channel(is_train_channel: bool = False) -> None:
     """Accepted: an iterator's initializer already begins anew, with nothing left of the batches prepared before."""
     check_bool("is_train_channel", is_train_channel)
     ConfigInitializer.get_instance()
+
+
+def trigger_evict() -> dict[str, int]:
+    """Evicts from all tables now; see `mx_rec.core.feature_process.evict`, whose result it returns."""
+    from mx_rec.core.feature_process import evict  # imported late, since it imports this module
+
+    return evict()
 
 
 def get_use_dynamic_expansion() -> bool:

@@ -146,13 +146,13 @@ def test_frozen_it_needs_no_library(exported, tmp_path, capsys):
     assert not (tmp_path / "x").exists()
 
 
-def _save(directory, build, feed=()):
+def _save(directory, build, dynamic=True):
     """A SavedModel of what `build` makes: (inputs, outputs), after one run of all training lookups."""
-    init(use_dynamic_expansion=True)
+    init(use_dynamic_expansion=dynamic)
     with tf.Graph().as_default(), tf1.Session() as session:
         inputs, outputs, train = build()
         session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
-        session.run(train, dict(feed))
+        session.run(train)
         signature = tf1.saved_model.predict_signature_def(inputs, outputs)
         builder = tf1.saved_model.Builder(str(directory))
         builder.add_meta_graph_and_variables(
@@ -174,15 +174,16 @@ def _predict(directory, feed):
         return session.run(fetches, {signature.inputs[name].name: value for name, value in feed.items()})
 
 
-def test_every_form_of_lookup_is_frozen(tmp_path):
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_every_form_of_lookup_is_frozen(tmp_path, dynamic):
     (tmp_path / "words.txt").write_text("a\nb\nc\n", encoding="utf-8")
     weights = np.float32([0.5, 2.0, 0.0, 1.5, 1.0, 3.0])
 
     def build():
         initializer = tf1.random_normal_initializer(seed=1)
-        user = create_table(tf.int64, 4, "user", initializer)
-        small = create_table(tf.int32, 3, "small", initializer)
-        empty = create_table(tf.int64, 2, "empty", initializer)
+        user = create_table(tf.int64, 4, "user", initializer, 40)
+        small = create_table(tf.int32, 3, "small", initializer, 40)
+        empty = create_table(tf.int64, 2, "empty", initializer, 40)
         ids = tf1.placeholder(tf.int64, [None, 2])
         words = tf1.placeholder(tf.string, [None])
         vocabulary = tf.lookup.StaticVocabularyTable(
@@ -220,7 +221,7 @@ def test_every_form_of_lookup_is_frozen(tmp_path):
         train = [sparse_lookup(user, known - 10), sparse_lookup(small, tf.cast(known, tf.int32))]
         return {"ids": ids, "words": words}, {name: tf.identity(value) for name, value in outputs.items()}, train
 
-    _save(tmp_path / "model", build)
+    _save(tmp_path / "model", build, dynamic)
     sizes = freeze_saved_model(tmp_path / "model", tmp_path / "frozen")
     assert [(size.table_name, size.keys) for size in sizes] == [("empty", 0), ("small", 20), ("user", 20)]
     (tmp_path / "words.txt").unlink()  # it is among the assets

@@ -7,8 +7,11 @@ import pytest
 import tensorflow as tf
 from estimator_model import BATCH, ROWS, LossHook, input_fn, make
 
-from mx_rec.estimator import api
+from mx_rec.core.asc.helper import FeatureSpec, get_asc_insert_func
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.estimator import NPUEstimator, NPURunConfig, api
 from mx_rec.graph import GraphModifierHook, LookupSubgraphSlicerHook, OrphanLookupKeySlicerHook
+from mx_rec.optimizers import lazy_adam_by_addr
 from mx_rec.util.initialize import init, terminate_config_initializer
 
 tf1 = tf.compat.v1
@@ -103,6 +106,44 @@ def test_train_and_evaluate_evaluates_several_times(tmp_path, estimator="plain")
     plain = run(tmp_path / "plain", list)
     assert run(tmp_path / "rewritten", lambda: [GraphModifierHook()]) == plain
     assert len(set(plain[0])) == STEPS
+
+
+def test_features_instead_of_tensors(tmp_path):
+    """FeatureSpec mode: the hook calls start_asc_pipeline."""
+
+    def run(directory, hooks):
+        terminate_config_initializer()
+        init(use_dynamic_expansion=True)
+        specs = {}
+
+        def data(is_training):
+            specs[is_training] = [FeatureSpec("ids", table_name="user"), FeatureSpec("other", table_name="user")]
+            names = tf.data.Dataset.map(
+                input_fn(shuffle=is_training), lambda features, label: {**features, "label": label}
+            )
+            return names.map(get_asc_insert_func(specs[is_training], is_training=is_training)).prefetch(1)
+
+        def model(features, labels, mode):
+            is_train = mode == api.ModeKeys.TRAIN
+            table = create_table(tf.int64, 2, "user", tf1.random_normal_initializer(seed=4))
+            rows = [sparse_lookup(table, spec, is_train=is_train, batch=features) for spec in specs[is_train]]
+            total = tf.reduce_sum(rows[0], [1, 2]) + tf.reduce_sum(rows[1], 1)
+            loss = tf.reduce_mean(tf.square(total - features["label"]))
+            optimizer = lazy_adam_by_addr.create_hash_optimizer_by_address(0.05)
+            train_op = optimizer.minimize(loss, tf1.train.get_global_step()) if is_train else None
+            return api.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+        estimator = NPUEstimator(model, str(directory), NPURunConfig(tf_random_seed=1))
+        trained, evaluated = LossHook(), LossHook()
+        estimator.train(lambda: data(True), hooks=[*hooks(), trained], max_steps=STEPS)
+        metrics = estimator.evaluate(lambda: data(False), hooks=[*hooks(), evaluated])
+        return trained.losses, metrics, trained.sizes, evaluated.sizes, evaluated.ops
+
+    plain = run(tmp_path / "plain", list)
+    rewritten = run(tmp_path / "rewritten", lambda: [GraphModifierHook(modify_graph=False)])
+    assert rewritten[:4] == plain[:4]
+    assert plain[2] == plain[3]
+    assert "MxRecLookUpMany" in rewritten[4] - plain[4]
 
 
 def test_a_component_of_the_batch_needs_identity_in_plain_estimator(tmp_path):

@@ -8,6 +8,9 @@ import pytest
 import tensorflow as tf
 from estimator_model import BATCH, ROWS, LossHook, columns, input_fn, make, model_fn
 
+from mx_rec import ops
+from mx_rec.core import graph_state
+from mx_rec.core.table import EmbeddingTable
 from mx_rec.estimator import NPUEstimator, NPURunConfig, TableSummaryHook, table_metrics
 from mx_rec.graph import GraphModifierHook
 from mx_rec.util.initialize import init, terminate_config_initializer
@@ -42,12 +45,13 @@ def test_sizes_and_hit_rates(tmp_path, order):
         before = len(seen)
         seen.update(ids[begin * BATCH : end * BATCH].ravel())
         expected["mx_rec/user/size", end] = len(seen)
+        expected["mx_rec/user/evicted", end] = 0
         expected["mx_rec/user/hit_rate", end] = 1 - (len(seen) - before) / looked_up
         begin = end
     user = {key: value for key, value in scalars.items() if "/user/" in key[0]}
     assert user == pytest.approx(expected)
     assert {key[0] for key in scalars} == {
-        f"mx_rec/{name}/{what}" for name in ("user", "other") for what in ("size", "hit_rate")
+        f"mx_rec/{name}/{what}" for name in ("user", "other") for what in ("size", "hit_rate", "evicted")
     }
     assert len(set(trained.losses)) == STEPS
 
@@ -81,8 +85,28 @@ def test_lookups_that_a_step_does_not_do_are_not_counted(tmp_path):
     assert _scalars(tmp_path) == {
         ("mx_rec/one/size", 2): 8,
         ("mx_rec/one/hit_rate", 2): 0,
+        ("mx_rec/one/evicted", 2): 0,
         ("mx_rec/two/size", 2): 0,
+        ("mx_rec/two/evicted", 2): 0,
     }
+
+
+def test_evicted_keys_are_counted(tmp_path):
+    init(use_dynamic_expansion=True)
+    with tf.Graph().as_default() as graph:
+        handle = ops.table_handle("user", 2, eviction_threshold=0, record_times=True)
+        graph_state.state_of(graph).tables["user"] = EmbeddingTable("user", 2, tf.int64, handle)
+        time = tf1.placeholder(tf.int64, [1])
+        insert = ops.find_or_insert(handle, tf.range(3, dtype=tf.int64) + time, timestamps=time)
+        evict = ops.evict(handle, 2)
+        step = tf1.assign_add(tf1.train.get_or_create_global_step(), 1)
+        with tf1.train.MonitoredTrainingSession(hooks=[TableSummaryHook(tmp_path, 2)]) as session:
+            for second in range(4):
+                session.run(insert, {time: [10 * second]})
+                session.run([step, evict])
+    scalars = _scalars(tmp_path)
+    assert [scalars["mx_rec/user/size", step] for step in (2, 4)] == [3, 3]
+    assert [scalars["mx_rec/user/evicted", step] for step in (2, 4)] == [3, 6]
 
 
 def test_arguments_are_checked(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from mx_rec.constants import constants as names
+from mx_rec.core import graph_state
 from mx_rec.core.embedding import create_table, sparse_lookup
 from mx_rec.util.initialize import init, terminate_config_initializer
 from mx_rec.util.variable import get_dense_and_sparse_variable
@@ -139,14 +140,14 @@ def test_merged_tables_keep_their_own_rows(mxrec):
         assert [table.size(session) for table in tables] == [1, 1]
 
 
-def test_train_and_eval_lookups_may_share_a_name(mxrec):
+def test_lookups_may_share_a_name(mxrec):
     table, ids = _table(), tf.constant([3, 4], tf.int64)
-    train = sparse_lookup(table, ids, name="clicks")
+    train = [sparse_lookup(table, ids, name="clicks") for _ in range(2)]
     read = sparse_lookup(table, ids, name="clicks", is_train=False)
-    with pytest.raises(ValueError, match="lookup name 'clicks' is taken by a training lookup of this graph"):
-        sparse_lookup(table, ids, name="clicks")
+    assert list(graph_state.state_of(tf1.get_default_graph()).lookups) == ["clicks", "clicks_1", "clicks_2"]
     with tf1.Session() as session:
-        rows = session.run(train)
+        rows, again = session.run(train)
+        np.testing.assert_array_equal(again, rows)
         np.testing.assert_array_equal(session.run(read), rows)
 
 
