@@ -107,10 +107,12 @@ def keys_of(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     }
 
 
-def deep_fm(tables: dict[str, Any], batch: dict[str, tf.Tensor], *, is_train: bool) -> tuple[tf.Tensor, tf.Tensor]:
-    """Logits and the loss of a batch."""
+def deep_fm(
+    tables: dict[str, Any], batch: dict[str, tf.Tensor], *, is_train: bool, **lookup: Any
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Logits and the loss of a batch; `lookup` are further arguments of `sparse_lookup`."""
     keys = keys_of(batch)
-    rows = {name: sparse_lookup(tables[name], keys[name], is_train=is_train) for name in TABLES}
+    rows = {name: sparse_lookup(tables[name], keys[name], is_train=is_train, **lookup) for name in TABLES}
     fields = tf.stack(
         [
             rows["user"],

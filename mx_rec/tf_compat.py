@@ -52,6 +52,14 @@ def register_collection_proto(
     return True
 
 
+def saver_prefix(saver: Any, save_path: str, global_step: Optional[int]) -> str:
+    """The prefix that `saver.save(session, save_path, global_step)` hands to its ops."""
+    if global_step is None:
+        return save_path
+    padded = getattr(saver, "_pad_step_number", False)
+    return f"{save_path}-{global_step:08d}" if padded else f"{save_path}-{global_step}"
+
+
 def update_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:
     """Make `tensor` the data input `index` of `op`. Checks neither dtype nor cycles."""
     op._update_input(index, tensor)

@@ -32,7 +32,10 @@ from mx_rec.passes.static_lookups.judgement import remarks
 
 TRAIN = "train"
 EVAL = "eval"
-_FROM_OFFSETS_TO_ROWS = ("Maximum", "ResourceGather", "SelectV2")
+# Of a table of fixed capacity: of evaluation lookups, and of training lookups with admission.
+_FROM_OFFSETS_TO_ROWS = ("Maximum", "ResourceGather", "SelectV2", "GatherNd", "TensorScatterUpdate")
+_ROWS_OF_VARIABLE = ("ResourceGather", "SelectV2", "TensorScatterUpdate")
+_TIMESTAMPS_INPUT = 4  # of MxRecFindOrInsert
 
 
 @dataclass(frozen=True)
@@ -246,7 +249,7 @@ def _variable_gather(view: GraphView, offsets: Node) -> Node | None:
     pending, last = [offsets], None
     while pending:
         node = pending.pop()
-        if node.op in ("ResourceGather", "SelectV2"):
+        if node.op in _ROWS_OF_VARIABLE:
             last = node
             if any(_restores(view, TensorRef(node.name, 0))) or pools(view, node):
                 return node
@@ -296,13 +299,20 @@ def _is_local_embedding(view: GraphView, tensor: TensorRef) -> bool:
         n = node.int_attr("N")
         return n <= tensor.index < 2 * n
     # The gather on the variable of a table of fixed capacity is told by its lookup's name.
-    return node.op == OP_GATHER or (node.op in ("ResourceGather", "SelectV2") and node.str_attr(ATTR_LOOKUP) != "")
+    return node.op == OP_GATHER or (node.op in _ROWS_OF_VARIABLE and node.str_attr(ATTR_LOOKUP) != "")
 
 
 def _restores(view: GraphView, embedding: TensorRef) -> Iterator[str]:
     for use in view.consumers(embedding):
         if use.index == 0 and view.node(use.node).op == "GatherV2":
             yield use.node
+
+
+def timestamps_of(find: Node) -> TensorRef | None:
+    """What a find takes as the times of its keys, if anything."""
+    if find.op == OP_FIND_OR_INSERT and len(find.inputs) > _TIMESTAMPS_INPUT:
+        return find.inputs[_TIMESTAMPS_INPUT]
+    return None
 
 
 def pools(view: GraphView, gather: Node | None) -> list[str]:
@@ -345,4 +355,3 @@ def _not_one_batch(find: Node, get_nexts: tuple[str, ...]) -> Obstacle:
     if not get_nexts:
         return Obstacle(find.name, "its ids do not come from an iterator")
     return Obstacle(find.name, "its ids come from several batches: " + ", ".join(map(repr, get_nexts)))
-

@@ -9,7 +9,17 @@ from typing import ClassVar, NamedTuple
 
 from mx_rec.constants.constants import ATTR_COLLECTIONS
 from mx_rec.graph import marks
-from mx_rec.graph.attrs import DT_FLOAT, DT_INT32, DT_INT64, attr_int, attr_ints, attr_strings, attr_type
+from mx_rec.graph.attrs import (
+    DT_FLOAT,
+    DT_INT32,
+    DT_INT64,
+    AttrValue,
+    attr_int,
+    attr_ints,
+    attr_strings,
+    attr_tensor,
+    attr_type,
+)
 from mx_rec.graph.edits import EditSet
 from mx_rec.graph.iterators import Obstacle
 from mx_rec.graph.node import Node, TensorRef
@@ -23,7 +33,14 @@ from mx_rec.graph.op_signatures import (
 )
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome, Refusal
-from mx_rec.passes.find_lookups import TRAIN, Lookup, find_lookups, is_free_constant, is_row_gather
+from mx_rec.passes.find_lookups import (
+    TRAIN,
+    Lookup,
+    find_lookups,
+    is_free_constant,
+    is_row_gather,
+    timestamps_of,
+)
 from mx_rec.passes.prune import disconnected
 
 _HINTS_INPUT, _COUNTS_INPUT = 2, 3  # of MxRecFindOrInsert
@@ -143,7 +160,7 @@ def _obstacle(view: GraphView, find: Node, gather: Node, get_next: str, discarde
         return Obstacle(gather.name, f"is placed on {gather.device!r}, but {find.name!r} on {find.device!r}")
     if not is_free_constant(default_row):
         return Obstacle(default_row.name, "gives a default row that is not a constant")
-    for ref in find.inputs[_HINTS_INPUT:]:
+    for ref in find.inputs[_HINTS_INPUT:]:  # counts and timestamps too
         if ref.node != get_next and not is_free_constant(view.node(ref.node)):
             return Obstacle(ref.node, f"gives {find.name!r} what does not come from the batch {get_next!r}")
     return None
@@ -164,11 +181,13 @@ def _fuse(view: GraphView, edits: EditSet, key: _Key, group: Sequence[_Parts]) -
     n = len(group)
     restores = [(index, restore) for index, parts in enumerate(group) for restore in parts.restores]
     counts = [parts.find.inputs[_COUNTS_INPUT] for parts in group] if side == TRAIN else []
+    timestamps = _timestamps(view, edits, group, key.device)
     inputs = [
         *(parts.find.inputs[0] for parts in group),
         *(parts.find.inputs[1] for parts in group),
         *(parts.find.inputs[_HINTS_INPUT] for parts in group),
         *counts,
+        *timestamps,
         *(parts.gather.inputs[2] for parts in group),
         *(restore.inputs[1] for _, restore in restores),
     ]
@@ -179,6 +198,8 @@ def _fuse(view: GraphView, edits: EditSet, key: _Key, group: Sequence[_Parts]) -
         if view.data_edges(node.name) and not node.has_attr(ATTR_COLLECTIONS)
     ]
     bounds = [parts.find.int_attr("max_keys") for parts in group]
+    coefficients = [parts.find.int_attr("coefficient") or 1 for parts in group]
+    is_weighted = side == TRAIN and any(coefficient > 1 for coefficient in coefficients)
     attrs = {
         "N": attr_int(n),
         "C": attr_int(len(counts)),
@@ -186,6 +207,8 @@ def _fuse(view: GraphView, edits: EditSet, key: _Key, group: Sequence[_Parts]) -
         "restore_of": attr_ints(index for index, _ in restores),
         "dim": attr_int(key.dim),
         "max_keys": attr_ints(bounds if any(bounds) else ()),
+        "coefficients": attr_ints(coefficients if is_weighted else ()),
+        "M": attr_int(len(timestamps)),
         marks.FUSED_LOOKUPS: attr_strings(parts.name for parts in group),
         marks.FUSED_FINDS: attr_strings(parts.find.name for parts in group),
         marks.FUSED_GATHERS: attr_strings(parts.gather.name for parts in group),
@@ -200,6 +223,19 @@ def _fuse(view: GraphView, edits: EditSet, key: _Key, group: Sequence[_Parts]) -
     for index, (_, restore) in enumerate(restores):
         _stand_in(view, edits, restore, TensorRef(name, 2 * n + index), DT_FLOAT)
     return f"{n} {side} lookup{'s' if n > 1 else ''} of dim {key.dim} from {key.get_next!r} are {name!r}"
+
+
+def _timestamps(view: GraphView, edits: EditSet, group: Sequence[_Parts], device: str) -> list[TensorRef]:
+    """The times of the keys of each lookup; none if no lookup has them."""
+    given = [timestamps_of(parts.find) for parts in group]
+    if not any(given):
+        return []
+    attrs: dict[str, AttrValue] = {"dtype": attr_type(DT_INT64), "value": attr_tensor([], DT_INT64)}
+    none = TensorRef("", 0)
+    if not all(given):
+        name = view.unique_name("mx_rec/no_timestamps")
+        none = edits.add_node(name, "Const", (), attrs, device=device)
+    return [none if ref is None else ref for ref in given]
 
 
 def _stand_in(view: GraphView, edits: EditSet, old: Node, output: TensorRef, dtype: int) -> TensorRef:

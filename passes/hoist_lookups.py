@@ -36,7 +36,14 @@ from mx_rec.graph.resources import IMMUTABLE_TABLES
 from mx_rec.graph.slices import captured_tables, slice_analysis
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome, Refusal
-from mx_rec.passes.find_lookups import TRAIN, Lookup, find_lookups, function_lookups, retired_uniques
+from mx_rec.passes.find_lookups import (
+    TRAIN,
+    Lookup,
+    find_lookups,
+    function_lookups,
+    retired_uniques,
+    timestamps_of,
+)
 from mx_rec.passes.merge_lookups import MergeLookups, merged_names
 
 _TASK = re.compile(r"/job:[^/]*|/replica:[^/]*|/task:[^/]*")
@@ -69,7 +76,8 @@ class HoistLookups(Pass):
     each source, so that any of them can be fed as before. Where get_nexts of several iterators of a group draw,
     all must make the same keys of their batches, since nothing says which of them will draw a batch.
 
-    What leads from the restore index of a lookup to the gathers that read it moves along. So do, with `op_types`, the
+    What leads from the restore index of a lookup to the gathers that read it moves along, and what leads from the
+    batch to the times of its keys. So do, with `op_types`, the
     nodes of these types, and what they need, between a batch and the ids of a lookup that stays for another reason.
 
     Attributes:
@@ -255,17 +263,22 @@ def _task(device: str) -> str:
     return "".join(_TASK.findall(device))
 
 
-def _indices(view: GraphView, lookups: Sequence[Lookup]) -> list[str]:
-    """The nodes whose output the gathers of these lookups read as index, if they may run in the dataset."""
+def _behind(view: GraphView, lookups: Sequence[Lookup]) -> list[str]:
+    """The nodes that give what these lookups read besides keys, if they may run in the dataset.
+
+    These are what their gathers read as index, and the times of their keys.
+    """
     analysis = slice_analysis(view)
-    indices: dict[str, None] = {}
+    found: dict[str, None] = {}
     for lookup in lookups:
-        for name in lookup.restore_gathers:
-            index = view.node(name).inputs[1].node
-            origin = analysis.origin(index)
-            if index != lookup.unique_node and origin.obstacle is None and origin.get_nexts == (lookup.get_next,):
-                indices[index] = None
-    return list(indices)
+        times = timestamps_of(view.node(lookup.find_node))
+        read = [view.node(name).inputs[1] for name in lookup.restore_gathers] + ([] if times is None else [times])
+        for ref in read:
+            origin = analysis.origin(ref.node)
+            is_prepared = ref.node in (lookup.unique_node, lookup.get_next)
+            if not is_prepared and origin.obstacle is None and origin.get_nexts == (lookup.get_next,):
+                found[ref.node] = None
+    return list(found)
 
 
 def _other_work(
@@ -282,7 +295,7 @@ def _other_work(
     for reader in group.readers:
         own = [lookup for lookup in lookups if lookup.iterator == reader.node]
         asked = [root for root in roots if analysis.origin(root).get_nexts[0] in reader.get_nexts]
-        ends = [*(lookup.unique_node or "" for lookup in own), *_indices(view, own), *asked]
+        ends = [*(lookup.unique_node or "" for lookup in own), *_behind(view, own), *asked]
         of_reader[reader.node] = analysis.nodes(ends)
     together = analysis.nodes(node.name for nodes in of_reader.values() for node in nodes)
     builder = FunctionBuilder(view, "all_work")
@@ -338,10 +351,10 @@ class _GroupHoist:
         self._iterator: IteratorInfo = iterator_info(view, iterator or first)
         self._group: IteratorGroup = iterator_group(view, first)
         self._analysis = slice_analysis(view)
-        # The nodes that keys need, and, cloned after them, those that lead from restore indices to gathers.
+        # The nodes that keys need, and, cloned after them, those that lead on from there to what the step reads.
         self._nodes = self._analysis.nodes([*(lookup.unique_node or "" for lookup in lookups), *roots])
         before = {node.name for node in self._nodes}
-        self._behind = [node for node in self._analysis.nodes(_indices(view, lookups)) if node.name not in before]
+        self._behind = [node for node in self._analysis.nodes(_behind(view, lookups)) if node.name not in before]
         self._function = view.unique_name(f"mx_rec_look_ahead_{sanitized(self._iterator.node)}")
         self._builder = FunctionBuilder(view, self._function)
         self._types: list[int] = []

@@ -29,11 +29,11 @@ from mx_rec.graph.attrs import (
 from mx_rec.graph.edits import EditSet
 from mx_rec.graph.iterators import Obstacle
 from mx_rec.graph.node import Node, TensorRef
-from mx_rec.graph.op_signatures import OP_FIND_OR_INSERT, OP_UNIQUE
+from mx_rec.graph.op_signatures import OP_FIND_OR_INSERT, OP_KEY_TIMES, OP_UNIQUE
 from mx_rec.graph.slices import slice_analysis
 from mx_rec.graph.view import CONTROL, GraphView
 from mx_rec.passes.base import Pass, PassOutcome, Refusal
-from mx_rec.passes.find_lookups import EVAL, TRAIN, Lookup, find_lookups, pools
+from mx_rec.passes.find_lookups import EVAL, TRAIN, Lookup, find_lookups, pools, timestamps_of
 
 _KEYS, _RESTORE, _COUNTS = range(3)  # outputs of MxRecUnique
 _HINTS_INPUT, _COUNTS_INPUT = 2, 3  # of MxRecFindOrInsert
@@ -95,9 +95,10 @@ class MergeLookups(Pass):
     Preconditions: in training, gradients come later: they must be those of the merged local embedding. Refused, where
     a table has another lookup on that side: a lookup of which another node (a gradient) reads or waits for more than
     the result, or that waits for a node; one whose ids may not run ahead of the step, such as fed ones, since a run
-    of another lookup would need them; ids of several batches; and lookups that differ in their batch, serving
-    default, dtype or device, or in whether they take a gradient, stay apart from each other. (With a gradient of zero
-    an optimizer would move the moments, and so the rows, of keys that only a lookup without gradient reads.)
+    of another lookup would need them; ids of several batches; a lookup with a time per sample; and lookups that differ
+    in their batch, serving default, dtype or device, in what an occurrence counts, or in whether they take a gradient,
+    stay apart from each other. (With a gradient of zero an optimizer would move the moments, and so the rows, of keys
+    that only a lookup without gradient reads.)
     """
 
     name: ClassVar[str] = "merge_lookups"
@@ -211,7 +212,9 @@ def _stays_apart(first: Sequence[_Parts], group: Sequence[_Parts]) -> Refusal:
     elif parts.lookup.is_trained != first[0].lookup.is_trained:
         reason = f"takes no gradient, unlike {others}: an update of the merged keys would reach keys of it alone"
     else:
-        reason = f"rows are looked up in another way than those of {others} (serving default, dtype or device)"
+        reason = (
+            f"rows are looked up in another way than those of {others} (serving default, dtype, device, time or weight)"
+        )
     names = _quoted(_all_names(group))
     return Refusal(node, f"{reason} (lookup {names} of table {parts.lookup.table_name!r} is not merged with those)")
 
@@ -225,6 +228,9 @@ def _parts(view: GraphView, lookup: Lookup) -> _Parts | Obstacle:
     unique, find = view.node(lookup.unique_node or ""), view.node(lookup.find_node)
     if lookup.gather_node is None:
         return Obstacle(find.name, "finds rows that nothing gathers")
+    times = timestamps_of(find)
+    if times is not None and view.node(times.node).op == OP_KEY_TIMES:
+        return Obstacle(times.node, "gives its keys times of their own: they are those of samples")
     chain = _chain(view, view.node(lookup.gather_node), unique)
     if isinstance(chain, Obstacle):
         return chain
@@ -248,7 +254,7 @@ def _chain(view: GraphView, gather: Node, unique: Node) -> tuple[Node, ...] | Ob
         if node.name in order:
             stack.pop()
             continue
-        sources = [view.node(ref.node) for ref in node.inputs]
+        sources = [view.node(ref.node) for ref in node.inputs if ref != timestamps_of(node)]
         missing = [s for s in sources if s.name != unique.name and s.inputs and s.name not in order]
         if missing and node.name not in opened:
             opened.add(node.name)

@@ -13,7 +13,7 @@ from mx_rec.errors import CheckpointError
 VERSION = 1
 _FIRST = "mxrec-table="
 _ESCAPED = re.compile(r"[%\n\r ,:=]")
-_DTYPES = {"int64": np.dtype("<i8"), "float32": np.dtype("<f4")}
+_DTYPES: dict[str, np.dtype] = {"int64": np.dtype("<i8"), "float32": np.dtype("<f4")}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -12,6 +12,9 @@ import numpy as np
 from mx_rec.checkpoint.manifest import Column, Manifest, SavedFile, files_of
 from mx_rec.checkpoint.table_file import Rows, TableFile, write_table_file
 from mx_rec.errors import CheckpointError
+
+NO_CANDIDATE = -1
+"""The count, in a delta, of a key that is no candidate for admission any more."""
 
 _PREFIX, _SUFFIX = "mx_rec/", "/manifest"
 
@@ -63,29 +66,45 @@ class SavedTable:
         for file in self.open_files():
             file.verify()
 
-    def blocks(self) -> Iterator[Rows]:
+    def blocks(self, history: bool = False) -> Iterator[Rows]:
         """Its rows in blocks of bounded size, each key once, newest file first.
+
+        Args:
+            history: also the keys that wait for admission, in blocks of kind `history`.
 
         Raises:
             CheckpointError: a file is missing or damaged.
         """
+        kinds = {"rows", "history"} if history else {"rows"}
         files = self.open_files()
         if len(files) == 1:
-            yield from files[0].blocks(["rows"])
+            yield from files[0].blocks(kinds)
             return
-        stale: set[int] = set()  # keys that a newer file has, or calls evicted
+        settled: set[int] = set()  # keys of which a newer file has the last word
         for file in reversed(files):
             evicted: list[int] = []
-            for block in file.blocks(["rows", "evicted"]):
-                keys = block.columns["keys"]
+            for block in file.blocks():
+                keys = block.columns["keys"].tolist()
                 if block.kind == "evicted":
-                    evicted.extend(keys.tolist())
+                    evicted.extend(keys)
                     continue
-                current = np.array([key not in stale for key in keys.tolist()], bool)
+                current = np.array([key not in settled for key in keys], bool)
                 if file is not files[0]:
-                    stale.update(keys.tolist())
-                yield Rows("rows", {name: array[current] for name, array in block.columns.items()})
-            stale.update(evicted)
+                    settled.update(keys)
+                if block.kind == "history":
+                    current &= block.columns["counts"] != NO_CANDIDATE
+                if block.kind in kinds:
+                    chosen = {name: array[current] for name, array in block.columns.items()}
+                    yield Rows(block.kind, {**chosen, **self._with_slots(chosen)})
+            settled.update(evicted)
+
+    def _with_slots(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Rows of a file from before there were slots get the values that slots begin with."""
+        rows = columns.get("rows")
+        if rows is None or rows.shape[1] == self.manifest.stride:
+            return {}
+        initial = np.repeat(np.array(self.manifest.slot_initials, np.float32), self.manifest.dim)
+        return {"rows": np.concatenate([rows, np.broadcast_to(initial, (len(rows), len(initial)))], axis=1)}
 
 
 def read_saved_tables(prefix: str) -> dict[str, SavedTable]:
@@ -179,9 +198,13 @@ def write_saved_table(
     return write_blocks(prefix, file_number, manifest, _blocks(keys, arrays))
 
 
-def write_blocks(prefix: str, file_number: int, manifest: Manifest, blocks: Iterator[Rows]) -> SavedTable:
-    """Writes a full file of blocks with keys and rows; see `write_saved_table`."""
-    manifest.columns = {"rows": (Column("keys", "int64"), Column("rows", "float32", manifest.stride))}
+def write_blocks(prefix: str, file_number: int, manifest: Manifest, blocks: Iterable[Rows]) -> SavedTable:
+    """Writes a full file of blocks; `manifest.columns` says what they have, by default keys and rows.
+
+    See `write_saved_table`.
+    """
+    if not manifest.columns:
+        manifest.columns = {"rows": (Column("keys", "int64"), Column("rows", "float32", manifest.stride))}
     manifest.is_delta, manifest.base = False, ()
     os.makedirs(os.path.dirname(prefix) or ".", exist_ok=True)
     file = write_table_file(prefix, file_number, manifest, blocks)

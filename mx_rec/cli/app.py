@@ -9,7 +9,9 @@ from collections.abc import Sequence
 import click
 
 import mx_rec
+from mx_rec.cli.checkpoint import checkpoint_command
 from mx_rec.cli.console import ExitCode, examples, one_line
+from mx_rec.cli.convert_checkpoint import convert_checkpoint_command
 from mx_rec.cli.diff import diff_command
 from mx_rec.cli.freeze import freeze_command
 from mx_rec.cli.inspect import inspect_command
@@ -17,7 +19,7 @@ from mx_rec.cli.passes import passes_command
 from mx_rec.cli.plot import plot_command
 from mx_rec.cli.rewrite import rewrite_command
 from mx_rec.cli.verify import verify_command
-from mx_rec.errors import GraphFileError, GraphRewriteError
+from mx_rec.errors import CheckpointError, GraphFileError, GraphRewriteError
 
 
 @click.group(
@@ -30,6 +32,8 @@ from mx_rec.errors import GraphFileError, GraphRewriteError
         "recgraph plot train.meta lookups.svg --rewritten",
         "recgraph verify train.meta train.rewritten.meta",
         "recgraph freeze export/1700000000 frozen/1",
+        "recgraph checkpoint verify model.ckpt-100",
+        "recgraph convert-checkpoint converted.meta old/model.ckpt-100 new/model.ckpt-100",
         "recgraph passes",
     ),
 )
@@ -56,6 +60,8 @@ recgraph.add_command(passes_command)
 recgraph.add_command(plot_command)
 recgraph.add_command(verify_command)
 recgraph.add_command(freeze_command)
+recgraph.add_command(checkpoint_command)
+recgraph.add_command(convert_checkpoint_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -81,7 +87,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _fail(_usage_message(error), ExitCode.USAGE)
     except click.ClickException as error:
         return _fail(error.format_message(), error.exit_code)
-    except GraphFileError as error:
+    except (GraphFileError, CheckpointError) as error:
         return _fail(str(error), ExitCode.USAGE)
     except GraphRewriteError as error:
         return _fail(str(error), ExitCode.REFUSED)

@@ -121,7 +121,9 @@ def summarize(loaded: LoadedGraph) -> Summary:
         functions=len(loaded.graph_def.library.function),
         producer=loaded.graph_def.versions.producer,
         warnings=loaded.warnings,
-        notes=tuple(note for note in FindLookups().run(view).notes if not note.startswith(("table ", "plain "))),
+        notes=tuple(
+            note for note in FindLookups().run(view).notes if not note.startswith(("table ", "plain TensorFlow: "))
+        ),
         tables=_tables(view, lookups),
         lookups=tuple(_lookup(view, lookup) for lookup in lookups),
         static_variables=_static_variables(view),

@@ -48,3 +48,4 @@ class MxRecMode(BaseEnum):
 
 
 HOT_EMBEDDING_ENV = "HOT_EMBEDDING"  # environment: 0 leaves gathers that restore the batch to TensorFlow's kernel
+COMBINE_FAAE_ENV = "USE_COMBINE_FAAE"  # environment: 1 lets tables with admission count keys together

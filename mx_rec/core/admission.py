@@ -1,15 +1,25 @@
-"""What a lookup says of admission and eviction: checked where the graph is built, kept with the lookup."""
+"""What lookups say of admission and eviction: checked where the graph is built, and told to their table."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Optional
+import os
+from typing import TYPE_CHECKING, Any, Optional
 
-from mx_rec.constants.constants import MAX_INT32
+from tensorflow.core.framework import attr_value_pb2
+
+from mx_rec import ops
+from mx_rec.constants.constants import COMBINE_FAAE_ENV, MAX_INT32
+from mx_rec.tf_compat import set_attr
 from mx_rec.util.validate import check_optional_int
+
+if TYPE_CHECKING:
+    from mx_rec.core.graph_state import GraphState
+    from mx_rec.core.table import EmbeddingTable
 
 _OFF = -1
 _CONFIG_KEYS = ("access_threshold", "eviction_threshold", "faae_coefficient")
+_SHARED_COUNTS = "mx_rec_combined_counts"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +35,11 @@ class AdmissionConfig:
     access_threshold: Optional[int] = None
     eviction_threshold: Optional[int] = None
     faae_coefficient: int = 1
+
+    @property
+    def thresholds(self) -> tuple[Optional[int], Optional[int]]:
+        """What all training lookups of a table must have in common."""
+        return self.access_threshold, self.eviction_threshold
 
 
 def check_admission(
@@ -62,8 +77,7 @@ def admission_of_lookup(
         access_and_evict_config: dict of `access_threshold`, `eviction_threshold`, `faae_coefficient`, or None.
 
     Raises:
-        TypeError, ValueError: the dict is not as said above, differs from the specification, or something would
-            be switched on: admission and eviction are not available yet.
+        TypeError, ValueError: the dict is not as said above, or differs from the specification.
     """
     config = of_feature or AdmissionConfig()
     if access_and_evict_config is not None:
@@ -74,12 +88,6 @@ def admission_of_lookup(
                 "give the thresholds to the FeatureSpec alone"
             )
         config = given
-    for name in _CONFIG_KEYS[:2]:
-        if getattr(config, name) is not None:
-            raise ValueError(
-                f"{owner}: {name} must be None or -1, got {getattr(config, name)}: "
-                "admission and eviction are not available yet"
-            )
     return config
 
 
@@ -93,3 +101,69 @@ def _from_dict(owner: str, config: Any) -> AdmissionConfig:
             f"it may have {', '.join(map(repr, _CONFIG_KEYS))}"
         )
     return check_admission(owner, **config)
+
+
+def tell_table(state: GraphState, table: EmbeddingTable, owner: str, config: AdmissionConfig) -> None:
+    """Lets a table know the thresholds of a training lookup. The first one decides; the others must agree.
+
+    Raises:
+        ValueError: another training lookup of the table has other thresholds, or the environment says of
+            USE_COMBINE_FAAE what is neither 0 nor 1.
+        EnvironmentError: a session has run the graph, so that the table exists as it is.
+    """
+    known = state.admission.get(table.table_name)
+    if known is not None:
+        if known[1].thresholds != config.thresholds:
+            raise ValueError(
+                f"{owner}: access_threshold and eviction_threshold must be those of {known[0]}, since a key has one "
+                f"count in its table: expected {known[1].thresholds}, got {config.thresholds}"
+            )
+        return
+    attrs = _table_attrs(config)
+    if attrs and ops.graph_was_run(state.token):
+        raise EnvironmentError(
+            f"{owner}: a session has already run the graph, so its thresholds would not reach the table; look up "
+            "with thresholds before the first session.run"
+        )
+    state.admission[table.table_name] = (owner, config)
+    for name, value in attrs.items():
+        set_attr(table.handle.op, name, value)
+    if config.eviction_threshold is not None:
+        table.make_evict_op()
+
+
+def admits(state: GraphState, table: EmbeddingTable) -> bool:
+    """Whether keys of the table may have no row although they are trained."""
+    known = state.admission.get(table.table_name)
+    return known is not None and known[1].access_threshold is not None
+
+
+def evicts_by_time(state: GraphState, table: EmbeddingTable) -> bool:
+    """Whether the table has an eviction_threshold."""
+    known = state.admission.get(table.table_name)
+    return known is not None and known[1].eviction_threshold is not None
+
+
+def may_evict(state: GraphState, table: EmbeddingTable) -> bool:
+    """Whether rows of the table may be used for one key after another."""
+    return table.max_keys > 0 or evicts_by_time(state, table)
+
+
+def _table_attrs(config: AdmissionConfig) -> dict[str, attr_value_pb2.AttrValue]:
+    attrs = {}
+    if config.access_threshold is not None:
+        attrs["access_threshold"] = attr_value_pb2.AttrValue(i=config.access_threshold)
+        if _combines():
+            attrs["shared_counts"] = attr_value_pb2.AttrValue(s=_SHARED_COUNTS.encode())
+    if config.eviction_threshold is not None:
+        attrs["eviction_threshold"] = attr_value_pb2.AttrValue(i=config.eviction_threshold)
+        attrs["record_times"] = attr_value_pb2.AttrValue(b=True)
+        attrs["use_lookup_clock"] = attr_value_pb2.AttrValue(b=False)
+    return attrs
+
+
+def _combines() -> bool:
+    value = os.environ.get(COMBINE_FAAE_ENV, "0")
+    if value not in ("0", "1"):
+        raise ValueError(f"{COMBINE_FAAE_ENV} must be 0 or 1 in the environment, got {value!r}")
+    return value == "1"

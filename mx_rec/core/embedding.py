@@ -23,16 +23,17 @@ from mx_rec.constants.constants import (
     MIN_DIM,
 )
 from mx_rec.core import graph_state, pooling
-from mx_rec.core.admission import admission_of_lookup
+from mx_rec.core.admission import admission_of_lookup, admits, evicts_by_time, tell_table
 from mx_rec.core.asc.batch import check_ids, component
 from mx_rec.core.asc.feature_spec import FeatureSpec
 from mx_rec.core.initializers import table_seed, to_native
 from mx_rec.core.saveable import add_saveable
 from mx_rec.core.table import EmbeddingTable
+from mx_rec.core.timestamps import times_of_keys
 from mx_rec.tf_compat import outermost_graph, set_string_attr
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
-from mx_rec.util.validate import check_bool, check_float, check_int, check_string
+from mx_rec.util.validate import check_bool, check_float, check_int, check_optional_int, check_string
 
 _ID_DTYPES = (tf.int32, tf.int64)
 
@@ -58,6 +59,8 @@ def create_table(
     shard_num: int = 1,
     fusion_optimizer_var: bool = True,
     hashtable_threshold: int = 0,
+    max_keys: Optional[int] = None,
+    evict_policy: str = "lru",
     **kwargs: Any,
 ) -> EmbeddingTable:
     """Creates an embedding table in the default graph.
@@ -93,6 +96,13 @@ def create_table(
         shard_num: 1..8192, accepted; the store shards by itself.
         fusion_optimizer_var: accepted.
         hashtable_threshold: accepted.
+        max_keys: 1..1e9, not more than the capacity: the table evicts by itself, down to a tenth below this number of
+            keys, once it has more. While a batch is trained it may have more by the keys of that batch; a fixed
+            capacity should leave room for those of three batches, since rows are used again once the steps that may
+            hold them are over. None: no bound.
+        evict_policy: which keys go first then: those seen longest ago (`lru`), by the timestamps of the data if
+            lookups have an eviction_threshold and else by the order of training lookups; or those seen least often
+            (`lfu`), of equal ones those seen longest ago.
         **kwargs: older spellings (`optimizer_list`) are ignored, others with a warning.
 
     Raises:
@@ -125,6 +135,9 @@ def create_table(
     check_float("init_param", init_param, -10.0, 10.0)
     for flag, value in (("is_save", is_save), ("is_dp", is_dp), ("fusion_optimizer_var", fusion_optimizer_var)):
         check_bool(flag, value)
+    bound = check_optional_int("max_keys", max_keys, 1, MAX_VOCABULARY_SIZE) or 0
+    if evict_policy not in ("lru", "lfu"):
+        raise ValueError(f"evict_policy must be 'lru' or 'lfu', got {evict_policy!r}")
     frozen = _check_padding_keys(name, key_dtype, padding_keys, padding_keys_mask, padding_keys_len)
     _warn_ignored("create_table", set(kwargs) - {"optimizer_list"})
 
@@ -137,6 +150,8 @@ def create_table(
     capacity = 0
     if not config.use_dynamic_expansion:
         capacity = host_vocabulary_size + ssd_vocabulary_size or device_vocabulary_size
+        if bound > capacity:
+            raise ValueError(f"table {name!r}: max_keys must be at most the capacity, {capacity}, got {bound}")
     with tf.compat.v1.name_scope(None), tf.control_dependencies(None):
         handle = ops.table_handle(
             name,
@@ -150,6 +165,10 @@ def create_table(
             record_counts=os.environ.get("RECORD_KEY_COUNT", "0") == "1",
             fixed_capacity=capacity,
             padding_keys=frozen,
+            record_times=bound > 0,
+            use_lookup_clock=bound > 0,
+            max_keys=bound,
+            evict_policy=evict_policy,
             name=f"mx_rec/{name}/handle",
         )
         variable = _rows_variable(name, handle, capacity, columns) if capacity else None
@@ -157,7 +176,7 @@ def create_table(
     tf.compat.v1.add_to_collection(
         config.train_params_config.ascend_global_hashtable_collection, handle if variable is None else variable
     )
-    table = EmbeddingTable(name, columns, tf.as_dtype(key_dtype), handle, is_save, variable, frozen)
+    table = EmbeddingTable(name, columns, tf.as_dtype(key_dtype), handle, is_save, variable, frozen, bound)
     state.tables[name] = table
     if is_save:
         add_saveable(table)
@@ -201,8 +220,11 @@ def sparse_lookup(
         batch: with a FeatureSpec, the batch from `get_next`, in any structure; see
             `mx_rec.core.asc.batch.component` for how the specification finds its ids. Else accepted.
         access_and_evict_config: dict of `access_threshold`, `eviction_threshold` and `faae_coefficient`, or None.
-            The thresholds must be None or -1: admission and eviction are not available yet. A FeatureSpec brings
-            its own; a dict given with it must say the same.
+            A key has no row, reads `serving_default_value` and takes no gradient until it has been counted
+            `access_threshold` times; `evict`, or an EvictHook, takes away the rows of keys that were not seen for
+            `eviction_threshold` seconds of the data. See docs/faae.md. Training lookups of one table must have the same
+            thresholds; those of other lookups have no effect. A FeatureSpec brings its own; a dict given with it must
+            say the same.
         is_grad: whether the rows are trained; if not, the result passes no gradient on.
         serving_default_value: a number or [dim] numbers, or a tensor of them, read where the table has no row; zeros
             if not given.
@@ -257,18 +279,37 @@ def sparse_lookup(
         f"lookup {lookup_name!r}" if feature is None else f"FeatureSpec {feature.name!r}"
     )
     admission = admission_of_lookup(owner, None if feature is None else feature.admission, access_and_evict_config)
+    if is_train:
+        tell_table(state, hashtable, owner, admission)
     default_row = _default_row(serving_default_value, hashtable.dim)
 
     with tf.compat.v1.name_scope(None), tf.compat.v1.name_scope(f"mx_rec/{hashtable.table_name}/{lookup_name}/"):
         entrance = tf.identity(flat, name="ids")
-        keys, restore, counts = ops.unique(entrance, name="unique")
+        unique = ops.unique(entrance, name="unique")
+        keys, restore, counts = unique
         restore.set_shape(flat.shape)
         no_hints = tf.constant([], tf.int64, name="no_hints")
         if is_train:
-            addresses = ops.find_or_insert(hashtable.handle, keys, no_hints, counts, max_keys, name="addresses")
+            times = None
+            if evicts_by_time(state, hashtable):
+                times = times_of_keys(state, owner, ids, unique, batch, feature is not None)
+            needs_time = times is None and evicts_by_time(state, hashtable)
+            addresses = ops.find_or_insert(
+                hashtable.handle,
+                keys,
+                no_hints,
+                counts,
+                max_keys,
+                _times_to_come() if needs_time else times,
+                admission.faae_coefficient,
+                name="addresses",
+            )
+            if needs_time:
+                state.timeless[lookup_name] = addresses.op
         else:
             addresses = ops.find(hashtable.handle, keys, no_hints, max_keys, name="addresses")
-        offsets, embeddings, marked = _local_embeddings(hashtable, addresses, is_train, default_row)
+        may_miss = not is_train or admits(state, hashtable)
+        offsets, embeddings, marked = _local_embeddings(hashtable, addresses, is_train, may_miss, default_row)
         if combiner is None:
             with flat.graph.gradient_override_map({"GatherV2": ops.RESTORE_GRADIENT}):
                 result = tf.gather(embeddings, restore, axis=0, name="embeddings")
@@ -283,10 +324,23 @@ def sparse_lookup(
         graph.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, embeddings)
         graph.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, offsets)
     state.lookups[lookup_name] = graph_state.LookupRecord(
-        lookup_name, hashtable.table_name, is_train, is_grad, addresses, embeddings, admission, feature
+        lookup_name,
+        hashtable.table_name,
+        is_train,
+        is_grad,
+        addresses,
+        embeddings,
+        admission,
+        feature,
+        isinstance(ids, tf.Tensor),
     )
     rows = result if is_grad else tf.stop_gradient(result)
     return pooling.shaped(ids, rows, combiner is not None)
+
+
+def _times_to_come() -> tf.Tensor:
+    """Stands for times until `connect_timestamps`; no constant, whose shape would be known."""
+    return tf.compat.v1.placeholder_with_default(tf.constant([], tf.int64), [None], name="no_timestamps")
 
 
 def _rows_variable(name: str, handle: tf.Tensor, capacity: int, dim: int) -> tf.Variable:
@@ -307,7 +361,11 @@ def _rows_variable(name: str, handle: tf.Tensor, capacity: int, dim: int) -> tf.
 
 
 def _local_embeddings(
-    table: EmbeddingTable, addresses: tf.Tensor, is_train: bool, default_row: Optional[Union[np.ndarray, tf.Tensor]]
+    table: EmbeddingTable,
+    addresses: tf.Tensor,
+    is_train: bool,
+    may_miss: bool,
+    default_row: Optional[Union[np.ndarray, tf.Tensor]],
 ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
     """(offsets [n], embeddings [n, dim], the tensors between addresses and embeddings, these included)."""
     if table.variable is None:
@@ -315,13 +373,27 @@ def _local_embeddings(
         return addresses, embeddings, [embeddings]
     variable = table.variable.handle
     offsets = ops.offsets(table.handle, variable, addresses, name="offsets")
-    if is_train:  # every key of a training batch has a row
+    if not may_miss:  # every key of a training batch has a row
         embeddings = tf.raw_ops.ResourceGather(resource=variable, indices=offsets, dtype=tf.float32, name="local_emb")
         return offsets, embeddings, [offsets, embeddings]
+    default = np.zeros([table.dim], np.float32) if default_row is None else default_row
+    if is_train:
+        return _admitted_embeddings(variable, offsets, tf.convert_to_tensor(default))
     found = tf.maximum(offsets, tf.constant(0, tf.int64))
     rows = tf.raw_ops.ResourceGather(resource=variable, indices=found, dtype=tf.float32)
-    default = np.zeros([table.dim], np.float32) if default_row is None else default_row
     embeddings = tf.where(tf.expand_dims(offsets, 1) < 0, default, rows, name="local_emb")
+    return offsets, embeddings, [offsets, found, rows, embeddings]
+
+
+def _admitted_embeddings(
+    variable: tf.Tensor, offsets: tf.Tensor, default: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+    """As `_local_embeddings`, with the gradient of the variable at the rows of admitted keys alone."""
+    positions = tf.where(offsets >= 0)
+    found = tf.gather_nd(offsets, positions)
+    rows = tf.raw_ops.ResourceGather(resource=variable, indices=found, dtype=tf.float32)
+    missing = tf.tile(tf.expand_dims(default, 0), tf.stack([tf.size(offsets), 1]))
+    embeddings = tf.tensor_scatter_nd_update(missing, positions, rows, name="local_emb")
     return offsets, embeddings, [offsets, found, rows, embeddings]
 
 

@@ -31,6 +31,7 @@ class LookupRecord:
         embeddings: float32 [n, dim], the local embedding.
         admission: its thresholds.
         feature: the specification it was called with, None if it was called with a tensor.
+        has_dense_ids: whether its ids are neither sparse nor ragged.
     """
 
     name: str
@@ -41,6 +42,7 @@ class LookupRecord:
     embeddings: tf.Tensor
     admission: AdmissionConfig
     feature: Optional[FeatureSpec] = None
+    has_dense_ids: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +90,9 @@ class GraphState:
         tables: by name.
         lookups: by name, in order of creation.
         features: what the datasets of the graph were said to give, in order.
+        admission: of tables whose training lookups have said it: which lookup was the first, and its thresholds.
+        times: the timestamp of a batch as lookups take it, by the name of the tensor it comes from.
+        timeless: the finds of lookups that need a timestamp and have none yet, by lookup.
         updated: tables that an optimizer updates.
         slots: by table of fixed capacity, of the first optimizer that trains it.
         early_sessions: sessions that existed before mx_rec knew the graph.
@@ -104,6 +109,9 @@ class GraphState:
     tables: dict[str, EmbeddingTable] = dataclasses.field(default_factory=dict)
     lookups: dict[str, LookupRecord] = dataclasses.field(default_factory=dict)
     features: dict[PipelineFeature, None] = dataclasses.field(default_factory=dict)
+    admission: dict[str, tuple[str, AdmissionConfig]] = dataclasses.field(default_factory=dict)
+    times: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+    timeless: dict[str, tf.Operation] = dataclasses.field(default_factory=dict)
     updated: set[str] = dataclasses.field(default_factory=set)
     slots: dict[str, TableSlots] = dataclasses.field(default_factory=dict)
     early_sessions: tuple[weakref.ref, ...] = ()

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -26,7 +27,7 @@ from mx_rec.tf_compat import SaveableObject, SaveSpec, register_collection_proto
 from mx_rec.util.log import logger
 
 SAVEABLE_OBJECTS = tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS
-_FILENAME_NODES = ("Const", "filename")  # of a Saver's scope, as TensorFlow names them
+_FILENAME_NODE = "Const"  # of a Saver's scope, as TensorFlow names it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,18 +118,27 @@ def saver_prefix(graph: tf.Graph) -> tf.Tensor:
     """
     scope = graph.get_name_scope()
     while scope:
-        for name in _FILENAME_NODES:
-            try:
-                operation = graph.get_operation_by_name(f"{scope}/{name}")
-            except KeyError:
-                continue
+        found = None
+        # The scope may have had a Saver before, of an imported graph: the last one is being built.
+        for operation in _operations_named(graph, f"{scope}/{_FILENAME_NODE}"):
             if operation.type == "PlaceholderWithDefault" and operation.outputs[0].dtype == tf.string:
-                return operation.outputs[0]
+                found = operation.outputs[0]
+        if found is not None:
+            return found
         scope = scope.rpartition("/")[0]
     raise RuntimeError(
         "a table can be saved by tf.compat.v1.train.Saver only: no checkpoint prefix in scope "
         f"{graph.get_name_scope()!r}"
     )
+
+
+def _operations_named(graph: tf.Graph, name: str) -> Iterator[tf.Operation]:
+    """The operation of a name, and those whose names TensorFlow has made distinct from it."""
+    for number in itertools.count():
+        try:
+            yield graph.get_operation_by_name(f"{name}_{number}" if number else name)
+        except KeyError:
+            return
 
 
 def restore_op(
@@ -204,10 +214,12 @@ def _to_text(member: Any, export_scope: Optional[str]) -> Optional[str]:
 def _from_text(text: str, import_scope: Optional[str]) -> Any:
     prefix = f"{import_scope}/" if import_scope else ""
     graph = tf.compat.v1.get_default_graph()
-    fields = json.loads(text)
+    fields: dict[str, Any] = json.loads(text)
     if "element" in fields:
         return graph.as_graph_element(prefix + fields["element"])
-    parts = SavedParts(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+    for name, value in fields.items():
+        fields[name] = tuple(value) if isinstance(value, list) else value
+    parts = SavedParts(**fields)
     return TableSaveable(graph, _renamed(parts, lambda name: prefix + name))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
@@ -22,6 +22,7 @@ class EmbeddingTable:
         is_save: whether checkpoints include it.
         variable: its rows float32 [capacity, dim] if its capacity is fixed, else None.
         padding_keys: keys whose rows are never updated.
+        max_keys: the bound that it comes down from by itself, 0 for none.
     """
 
     table_name: str
@@ -31,6 +32,7 @@ class EmbeddingTable:
     is_save: bool = True
     variable: Optional[tf.Variable] = None
     padding_keys: tuple[int, ...] = ()
+    max_keys: int = 0
 
     def size(self, session: Optional[tf.compat.v1.Session] = None) -> int:
         """Number of keys: of the table in `session`, else of the newest live one; 0 if none lives."""
@@ -66,15 +68,20 @@ class EmbeddingTable:
         """
         return int(session.run(self._query("evict").keys))
 
+    def make_evict_op(self) -> tf.Tensor:
+        """The op that evicts by the table's `eviction_threshold`; its value is how many keys lost their rows."""
+        return self._query("evict").keys
+
     def _query(self, what: str) -> Any:
         """The query op of this table, made once per graph."""
-        make = {
+        makers: dict[str, Callable[..., Any]] = {
             "size": ops.table_size,
             "capacity": ops.table_capacity,
             "export": ops.table_export,
             "history": ops.table_history,
             "evict": ops.evict,
-        }[what]
+        }
+        make = makers[what]
         graph = self.handle.graph
         name = f"mx_rec/{self.table_name}/{what}"
         try:
@@ -82,9 +89,9 @@ class EmbeddingTable:
         except KeyError:
             with graph.as_default(), tf.compat.v1.name_scope(None), tf.control_dependencies(None):
                 return make(self.handle, name=name)
-        result = {
+        results: dict[str, Callable[..., Any]] = {
             "export": ops.table_ops.TableContent,
             "history": ops.table_ops.TableHistory,
             "evict": ops.table_ops.Evicted,
-        }.get(what)
-        return operation.outputs[0] if result is None else result(*operation.outputs)
+        }
+        return results[what](*operation.outputs) if what in results else operation.outputs[0]

@@ -48,6 +48,9 @@ MERGED_INTO = "_mx_rec_merged_into"
 # On a table that has taken the place of variables: their nodes, and those of their slots.
 CONVERTED = "_mx_rec_converted"
 
+# On such a table: where its content is in a checkpoint of the graph of before; see `mx_rec.graph.origins`.
+ORIGIN = "_mx_rec_origin"
+
 # On an iterator that has been replaced, a merged find, a fused op or a table: the nodes the rewrite took the
 # consumers from.
 DISCONNECTED = "_mx_rec_disconnected"

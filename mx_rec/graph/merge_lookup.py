@@ -178,7 +178,7 @@ def _check_thresholds(state: graph_state.GraphState, is_train: bool) -> None:
         if record.is_train != is_train:
             continue
         other = first.setdefault(record.table_name, record)
-        if record.admission != other.admission:
+        if record.admission.thresholds != other.admission.thresholds:
             raise ValueError(
                 f"table {record.table_name!r}: lookups {other.name!r} and {record.name!r} must have equal thresholds "
                 f"of admission and eviction to be merged, got {other.admission} and {record.admission}"

@@ -10,6 +10,7 @@ import tensorflow as tf
 from mx_rec import ops
 from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER, ATTR_GRAPH_TOKEN, HOT_EMBEDDING_ENV
 from mx_rec.core import graph_state
+from mx_rec.core.timestamps import connect_timestamps
 from mx_rec.errors import GraphRewriteError
 from mx_rec.graph.apply_live import apply_live
 from mx_rec.graph.iterator_groups import iterator_group
@@ -66,6 +67,7 @@ def modify_graph_and_start_emb_cache(
     Raises:
         EnvironmentError: before `init`, or the graph has been rewritten already.
         RuntimeError: the graph has training lookups, but no optimizer updates them yet.
+        ValueError: a training lookup has an `eviction_threshold`, but no timestamp belongs to its batch.
         GraphRewriteError: a session has already run the graph, the graph is finalized, or a pass
             failed. The graph is as it was.
     """
@@ -115,6 +117,7 @@ def rewrite_graph(
         op_impl_mode=None if op_impl_mode is None else read_op_impl_mode(op_impl_mode),
         prune=False,  # a live graph keeps its nodes; a session runs only what a fetch needs
     )
+    connect_timestamps(graph)
     before = graph.as_graph_def()
     if dump_graph:
         _dump(before, "old_graph.pbtxt")

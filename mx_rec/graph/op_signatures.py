@@ -231,9 +231,7 @@ SIGNATURES: dict[str, Signature] = {
     "MxRecResetSlots": Signature(
         (_HANDLE, "slots: N * resource", "offsets: int64"), (), ("N: int", "initial_values: list(float)")
     ),
-    "MxRecTableHistory": Signature(
-        (_HANDLE,), ("keys: int64", "counts: int64", "times: int64", "has_row: bool")
-    ),
+    "MxRecTableHistory": Signature((_HANDLE,), ("keys: int64", "counts: int64", "times: int64", "has_row: bool")),
     OP_TABLE_IMPORT: Signature((_HANDLE, "keys: int64", "rows: float"), ()),
     "MxRecTableExport": Signature((_HANDLE,), ("keys: int64", "rows: float", "counts: int64")),
 }

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Optional
 import tensorflow as tf
 
 from mx_rec import ops
+from mx_rec.constants.constants import ATTR_LOOKUP
 from mx_rec.core import graph_state
+from mx_rec.core.admission import may_evict
 from mx_rec.graph.merge_lookup import merge_for_gradients
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.validate import check_string
@@ -91,8 +93,20 @@ class DistinctRowsMixin:
         if table is not None and table.padding_keys:
             positions = ops.trained_positions(table.handle, rows)
             rows, gradients = tf.gather(rows, positions), tf.gather(gradients, positions)
-        with tf.control_dependencies(self._ready_slots(table)):
+        ready = self._ready_slots(table)
+        with tf.control_dependencies(ready):
+            reset = self._reset_slots(handle, table, rows)
+        with tf.control_dependencies([*ready, *reset]):
             return self._resource_apply_sparse(gradients, handle, rows)  # type: ignore[attr-defined]
+
+    def _reset_slots(self, variable: Any, table: Optional[EmbeddingTable], rows: tf.Tensor) -> list[tf.Operation]:
+        """What gives their initial values to the slots of rows that were an evicted key's."""
+        initial_values = self._table_slot_kind()[1]
+        if table is None or not initial_values or not may_evict(graph_state.state_of(variable.graph), table):
+            return []
+        names = self.get_slot_names()  # type: ignore[attr-defined]
+        handles = [self.get_slot(variable, name).handle for name in names]  # type: ignore[attr-defined]
+        return [ops.reset_slots(table.handle, handles, rows, initial_values)]
 
     def _ready_slots(self, table: Optional[EmbeddingTable]) -> list[tf.Operation]:
         """What must run before the slots are used."""
@@ -127,9 +141,14 @@ def distinct_rows(indices: tf.Tensor, gradients: tf.Tensor) -> tuple[tf.Tensor, 
 def _are_distinct(indices: tf.Tensor) -> bool:
     """Whether the indices come from one lookup, whose keys are unique."""
     operation = indices.op
-    while operation.type in ("Identity", "Reshape"):
+    while operation.type in ("Identity", "Reshape") or _picks_admitted(operation):
         operation = operation.inputs[0].op
     return operation.type == _OFFSETS_OP
+
+
+def _picks_admitted(operation: tf.Operation) -> bool:
+    """Whether an op of a lookup leaves the rows of keys that are admitted, each once."""
+    return operation.type == "GatherNd" and ATTR_LOOKUP in operation.node_def.attr
 
 
 def _dense_message(variable: Any) -> str:

@@ -286,6 +286,13 @@ def clear_channel(is_train_channel: bool = False) -> None:
     ConfigInitializer.get_instance()
 
 
+def trigger_evict() -> dict[str, int]:
+    """Evicts from all tables now; see `mx_rec.core.feature_process.evict`, whose result it returns."""
+    from mx_rec.core.feature_process import evict  # imported late, since it imports this module
+
+    return evict()
+
+
 def get_use_dynamic_expansion() -> bool:
     """Whether tables grow while training."""
     return ConfigInitializer.get_instance().use_dynamic_expansion

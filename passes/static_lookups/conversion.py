@@ -22,7 +22,7 @@ from mx_rec.graph.attrs import (
     attr_type,
 )
 from mx_rec.graph.edits import EditSet
-from mx_rec.graph.node import TensorRef
+from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.op_signatures import (
     OP_FIND,
     OP_FIND_OR_INSERT,
@@ -33,15 +33,22 @@ from mx_rec.graph.op_signatures import (
     OP_TABLE_SIZE,
     OP_UNIQUE,
 )
+from mx_rec.graph.origins import SavedVariable, TableOrigin
 from mx_rec.graph.verify import colocated_with
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.static_lookups.lookups import StaticLookup
 from mx_rec.passes.static_lookups.modulo import MAX_BUCKETS, Bound
 from mx_rec.passes.static_lookups.partitions import MOD
 from mx_rec.passes.static_lookups.plans import TablePlan
-from mx_rec.passes.static_lookups.saving import take_out
+from mx_rec.passes.static_lookups.rules import SLOT_OWNERS, Update
+from mx_rec.passes.static_lookups.saving import SavedTable, saved_name, take_out
 from mx_rec.passes.static_lookups.values import same_formula
 from mx_rec.passes.static_lookups.variables import Uses, uses_of
+
+
+def _is_inner_group(node: Node) -> bool:
+    """Whether a node groups the ops of one update, and is none that a script has named."""
+    return node.op == "NoOp" and node.name.rpartition("/")[2].startswith("group_deps")
 
 
 class _Rows:
@@ -62,10 +69,9 @@ class Conversion:
         self.edits = EditSet(author=author)
         self._removed: dict[str, None] = {}
         self._saves: dict[str, set[int]] = {}
-        self._restores: list[str] = []
         self._handles: dict[str, list[str]] = {}  # table node: variables that are gone
         self._scalars: list[TensorRef] = []
-        self._tables: list[str] = []
+        self._tables: list[SavedTable] = []
         self._lifted: dict[TensorRef, TensorRef] = {}  # ids without a modulo, by those with it
         self._redirected: set[str] = set()  # nodes that nothing waits for any more
 
@@ -79,17 +85,17 @@ class Conversion:
         if plan.training is not None:
             self._train(plan, handle, scope, rows)
         self._begin(plan, handle, scope)
+        self._tables.append(SavedTable(plan.table_name, handle))
         for name, count in zip(plan.variable.nodes, plan.variable.rows):
             self._retire(name, (count, plan.variable.dim), scope, handle if plan.imports else None)
         if plan.training is not None:
             for update in plan.training.updates:
                 for slot in update.slots:
                     self._retire_slot(slot.variable, scope)
-        self._tables.append(plan.table_name)
 
     def finish(self) -> EditSet:
         """All edits, those that remove nodes last."""
-        dead = take_out(self._view, self.edits, self._saves, self._restores, self._tables)
+        dead = take_out(self._view, self.edits, self._saves, self._tables)
         self._redirected.update(dead)
         removed = dict.fromkeys([*self._removed, *dead])
         for name in removed:
@@ -160,7 +166,25 @@ class Conversion:
         handle = self._add(f"{scope}/handle", OP_TABLE, (), attrs, device=first.device)
         slots = [] if plan.training is None else [s.variable for u in plan.training.updates for s in u.slots]
         self._handles[handle.node] = [*plan.variable.nodes, *slots]
+        self.edits.set_attr(handle.node, marks.ORIGIN, attr_bytes(self._origin(plan).encode()))
         return handle
+
+    def _origin(self, plan: TablePlan) -> TableOrigin:
+        updates: tuple[Update, ...] = () if plan.training is None else plan.training.updates
+        slots = list(zip(*(update.slots for update in updates)))  # of each slot the variable of each part
+        return TableOrigin(
+            table_name=plan.table_name,
+            rows=plan.variable.rows,
+            strategy=plan.variable.strategy,
+            variable=self._saved(plan.variable.nodes),
+            optimizer=SLOT_OWNERS[updates[0].rule.op] if slots else "",
+            slots=tuple(self._saved([slot.variable for slot in parts]) for parts in slots),
+            slot_initials=tuple(slot.initial_value for slot in updates[0].slots) if updates else (),
+            same_ids=not plan.bounds,
+        )
+
+    def _saved(self, nodes: Iterable[str]) -> SavedVariable:
+        return SavedVariable(tuple(dict.fromkeys(saved_name(self._view, name) for name in nodes)))
 
     def _lift(self, bound: Bound) -> None:
         """Let ids pass a modulo by, or a hash have all buckets."""
@@ -255,14 +279,14 @@ class Conversion:
         for name in owned:
             self._removed[name] = None
 
-    def _owned(self, updates: Iterable[Any]) -> list[str]:
+    def _owned(self, updates: Iterable[Update]) -> list[str]:
         """The nodes of the updates, and groups that wait for them alone."""
         owned = [name for update in updates for name in update.nodes]
         known = set(owned)
         for name in owned:
             for waiting in self._view.control_consumers(name):
                 node = self._view.node(waiting)
-                is_group = node.op == "NoOp" and known.issuperset(node.controls) and self._view.edges(waiting)
+                is_group = _is_inner_group(node) and known.issuperset(node.controls) and self._view.edges(waiting)
                 if waiting not in known and is_group and waiting not in self._keep:
                     known.add(waiting)
                     owned.append(waiting)
@@ -381,7 +405,9 @@ class Conversion:
     def _forget(self, name: str, uses: Uses) -> None:
         for save, index in uses.saves:
             self._saves.setdefault(save, set()).add(index)
-        self._restores.extend(uses.restores)
+            self._tables[-1].saves.append(save)
+        self._tables[-1].restores.extend(uses.restores)
+        self._redirected.update(uses.restores)
         for node in (*uses.shapes, *uses.initialized, *uses.initial, *uses.restores, *uses.reads, *uses.writes):
             self._removed[node] = None
         self._removed[name] = None

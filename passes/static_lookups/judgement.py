@@ -62,4 +62,4 @@ def remarks(view: GraphView) -> Iterator[str]:
         state = "could be a table" if judged.obstacle is None else f"stays: {judged.obstacle}"
         yield f"plain TensorFlow: {judged.variable.name!r} {judged.shape}: {judged.patterns}{trained}; {state}"
     for obstacle in lookups_in_functions(view):
-        yield f"plain TensorFlow: {obstacle}"
+        yield f"plain TensorFlow in a function: {obstacle}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mx_rec.constants.constants import ATTR_LOOKUP
 from mx_rec.graph.attrs import DT_INT32, DT_INT64, DT_RESOURCE
@@ -16,6 +17,7 @@ from mx_rec.passes.static_lookups.values import small_number, written_dims
 from mx_rec.passes.static_lookups.variables import (
     GATHERS,
     RESOURCE_VARIABLE,
+    in_control_flow,
     uses_of,
     variable_behind,
     variable_nodes,
@@ -117,7 +119,13 @@ def _static_variables(view: GraphView) -> list[StaticVariable]:
         if variable is not None and not node.has_attr(ATTR_LOOKUP):  # else of a table of fixed capacity
             whole.setdefault(variable, []).append(_whole_lookup(view, node, variable))
     result: list[StaticVariable] = []
-    for names, group in _by_variables(stitched).items():
+    groups = _by_variables(stitched)
+    times = Counter(name for names in groups for name in names)
+    for names, group in groups.items():
+        twice = next((name for name in names if times[name] > 1), None)
+        if twice is not None:
+            reason = f"stitches partition {twice!r} with others than another lookup does"
+            group = [replace(parts, obstacle=Obstacle(parts.stitch, reason)) for parts in group]
         lookups = [_stitched_lookup(view, parts) for parts in group]
         covered = {gather for parts in group for gather in parts.gathers}
         apart = [lookup for name in names for lookup in whole.get(name, ()) if lookup.node not in covered]
@@ -152,6 +160,10 @@ def _variable(
         obstacle = next((lookup.obstacle for lookup in lookups if lookup.obstacle is not None), None)
     if obstacle is None:
         obstacle = next((Obstacle(lookup.node, "gathers of one partition alone") for lookup in apart), None)
+    if obstacle is None:
+        other = (lookup for lookup in lookups if lookup.strategy != strategy)
+        reason = f"divides ids otherwise than {lookups[0].node!r}, so one id has two rows"
+        obstacle = next((Obstacle(lookup.node, reason) for lookup in other), None)
     if obstacle is None:
         obstacle = next((found for found in (_read_whole(view, name) for name in nodes) if found is not None), None)
     return StaticVariable(
@@ -199,6 +211,8 @@ def _whole_lookup(view: GraphView, node: Node, variable: str) -> StaticLookup:
 
 def _gather_obstacle(view: GraphView, node: Node, variable: str) -> Obstacle | None:
     is_resource = view.node(variable).op == RESOURCE_VARIABLE
+    if in_control_flow(view, node.inputs[0]):
+        return Obstacle(node.name, "is in a branch or a loop of TensorFlow 1, where lookups are not converted")
     if node.op in ("ResourceGather", "ResourceGatherNd") and node.inputs[0].node != variable:
         return Obstacle(node.name, f"does not read the handle of variable {variable!r} itself")
     if node.int_attr("batch_dims"):

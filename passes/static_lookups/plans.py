@@ -132,7 +132,7 @@ def make_plan(
         initializer=recognised or ByKey("constant", 0.0, 0.0, 0),
         imports=imports,
         training=training,
-        trained=frozenset() if training is None else _trained(training),
+        trained=frozenset() if training is None else _trained(view, variable, training),
         bounds=tuple(bounds),
     )
 
@@ -147,8 +147,14 @@ def table_name_of(variable: str, taken: Sequence[str]) -> str:
     return name
 
 
-def _trained(training: TrainedBy) -> frozenset[str]:
-    return frozenset(lookup.node for group in training.sources for lookup, _ in group)
+def _trained(view: GraphView, variable: StaticVariable, training: TrainedBy) -> frozenset[str]:
+    """The lookups of ids whose rows are updated: the others of the same ids must find what one of them inserts."""
+    updated = {segment for gradient in training.gradients for segment in gradient.segments}
+    return frozenset(
+        lookup.node
+        for lookup in variable.lookups
+        if any(flat_origin(view, view.node(gather).inputs[1]) in updated for gather in lookup.gathers)
+    )
 
 
 def _kept(

@@ -10,6 +10,8 @@ SGD = "MxRecApplySgdByAddress"
 ADAGRAD = "MxRecApplyAdagradByAddress"
 FTRL = "MxRecApplyFtrlByAddress"
 ADAM = "MxRecApplyAdamByAddress"
+SLOT_OWNERS = {ADAGRAD: "Adagrad", FTRL: "Ftrl", ADAM: "Adam"}
+"""Names of optimizers as tables keep them with their slots."""
 RULE_NAMES = {SGD: "SGD", ADAGRAD: "Adagrad", FTRL: "FTRL", ADAM: "Adam"}
 
 

@@ -19,6 +19,7 @@ _INITIALIZED = frozenset({"VarIsInitializedOp", "IsVariableInitialized"})
 _SHAPES = frozenset({"VariableShape", "Shape"})
 _SAVES = frozenset({"SaveV2"})
 _NO_EFFECT = frozenset({"DisableCopyOnRead"})  # how a Saver reads
+CONTROL_FLOW = frozenset({"Switch", "RefSwitch", "Enter", "RefEnter"})
 _HANDS_ON = frozenset({"Identity", "Snapshot", "ReadVariableOp"})
 MAX_DIM = 8192
 
@@ -61,9 +62,9 @@ def variable_nodes(view: GraphView) -> list[Node]:
 
 
 def variable_behind(view: GraphView, ref: TensorRef) -> str | None:
-    """The variable whose handle or whole value a tensor is."""
+    """The variable whose handle or whole value a tensor is, also inside a branch or a loop of TensorFlow 1."""
     node = view.node(ref.node)
-    while node.op in _HANDS_ON and node.inputs:
+    while (node.op in _HANDS_ON or node.op in CONTROL_FLOW) and node.inputs:
         node = view.node(node.inputs[0].node)
     return node.name if node.op == RESOURCE_VARIABLE or node.op in REFERENCE_VARIABLES else None
 
@@ -90,6 +91,14 @@ def _uses_of(view: GraphView, variable: str) -> Uses:
             else:
                 _sort(view, uses, node, use.index, is_value)
     return uses
+
+
+def in_control_flow(view: GraphView, ref: TensorRef) -> bool:
+    """Whether a tensor that is a variable comes into a branch or a loop of TensorFlow 1."""
+    node = view.node(ref.node)
+    while node.op in _HANDS_ON and node.inputs:
+        node = view.node(node.inputs[0].node)
+    return node.op in CONTROL_FLOW
 
 
 def _sort(view: GraphView, uses: Uses, node: Node, index: int, is_value: bool) -> None:

@@ -14,7 +14,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from mx_rec.cli import app
 from mx_rec.passes import PASSES, PIPELINE
 
-COMMANDS = ("rewrite", "inspect", "diff", "plot", "verify", "passes")
+COMMANDS = ("rewrite", "inspect", "diff", "plot", "verify", "passes", "freeze", "convert-checkpoint")
 
 
 class TestInspect:

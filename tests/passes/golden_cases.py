@@ -20,6 +20,7 @@ from mx_rec.graph.attrs import (
     DT_RESOURCE,
     DT_STRING,
     DT_VARIANT,
+    attr_bool,
     attr_bytes,
     attr_func,
     attr_int,
@@ -405,6 +406,41 @@ def training() -> Any:
     return graph.graph_def()
 
 
+def latest(graph: LookupGraph, times: TensorRef) -> TensorRef:
+    """One time for a batch, from one per sample."""
+    attrs = {"T": attr_type(DT_INT64), "Tidx": attr_type(DT_INT32), "keep_dims": attr_bool(True)}
+    return graph.add("time", "Max", [times, graph.const("time/axis", [0], DT_INT32)], attrs)
+
+
+def timed() -> Any:
+    """Lookups with a time per batch, with a time per sample, and without."""
+    graph = LookupGraph()
+    ids, other_ids, label = graph.batch()
+    time = latest(graph, other_ids)
+    results = [
+        graph.lookup("one", graph.table(), graph.mod("mod", ids), time=time, coefficient=3),
+        graph.lookup("two", graph.table("item"), ids, time=other_ids, is_per_sample=True),
+        graph.lookup("three", graph.table("shop"), other_ids),
+    ]
+    graph.add("use", "IdentityN", [*results, label], {"T": attr_types([1, 1, 1, 1])})
+    return graph.graph_def()
+
+
+def timed_lookups_of_one_table() -> Any:
+    """Two that share a time, one with a time per sample, one whose occurrences count more."""
+    graph = LookupGraph()
+    ids, other_ids, label = graph.batch()
+    table, time = graph.table(), latest(graph, other_ids)
+    results = [
+        graph.lookup("one", table, ids, time=time),
+        graph.lookup("two", table, other_ids, time=time),
+        graph.lookup("sample", table, ids, time=other_ids, is_per_sample=True),
+        graph.lookup("more", table, ids, time=time, coefficient=2),
+    ]
+    graph.add("use", "IdentityN", [*results, label], {"T": attr_types([1] * 5)})
+    return graph.graph_def()
+
+
 def waiting_lookups() -> Any:
     """Lookups that wait or are waited for, beside two that are not, and one that needs the result of another."""
     graph = LookupGraph()
@@ -584,9 +620,7 @@ def swapped() -> tuple[Pass, ...]:
 
 CASES = [
     GoldenCase("positive", ConvertStaticTables((TableChoice("emb", "user"),)), trained),
-    GoldenCase(
-        "positive_by_key", ConvertStaticTables((TableChoice("e*", "", BY_KEY, drop_modulo=True),)), trained
-    ),
+    GoldenCase("positive_by_key", ConvertStaticTables((TableChoice("e*", "", BY_KEY, drop_modulo=True),)), trained),
     GoldenCase("positive_partitioned", ConvertStaticTables((TableChoice("emb"),)), partitioned),
     GoldenCase("no_match", ConvertStaticTables((TableChoice("*"),)), train_and_eval),
     GoldenCase("no_match_not_chosen", ConvertStaticTables((TableChoice("other_*"),)), trained),
@@ -605,6 +639,7 @@ CASES = [
     GoldenCase("eval_side", MergeLookups(), several_lookups),
     GoldenCase("no_match", MergeLookups((TRAIN, EVAL)), train_and_eval),
     GoldenCase("refused", MergeLookups((TRAIN, EVAL)), separate_lookups),
+    GoldenCase("timed", MergeLookups((TRAIN,)), timed_lookups_of_one_table),
     GoldenCase("positive", InsertCollections(), train_and_eval),
     GoldenCase("keeps_other_collections", InsertCollections(), already_marked),
     GoldenCase("pooled", InsertCollections(), pooled),
@@ -632,6 +667,7 @@ CASES = [
     GoldenCase("refused_dataset_reads_variable", HoistLookups(), dataset_reads_variable),
     GoldenCase("refused_factory_reads_variable", HoistLookups(), factory_reads_variable),
     GoldenCase("conditional", HoistLookups(), conditional),
+    GoldenCase("timed", HoistLookups(fuse=True), timed),
     GoldenCase("positive", SwapIterators(), one_lookup, (HoistLookups(),)),
     GoldenCase("two_get_nexts", SwapIterators(), two_get_nexts, (HoistLookups(),)),
     GoldenCase("one_shot", SwapIterators(), one_shot, (HoistLookups(),)),
@@ -648,6 +684,7 @@ CASES = [
     GoldenCase("no_match", FuseLookups(), one_lookup, swapped()),
     GoldenCase("no_match_before_swap", FuseLookups(), training),
     GoldenCase("refused", FuseLookups(), waiting_lookups, swapped()),
+    GoldenCase("timed", FuseLookups(), timed, swapped()),
     GoldenCase("positive", FuseUpdates(), training, (*swapped(), FuseLookups())),
     GoldenCase("single_lookups", FuseUpdates(), training),
     GoldenCase("waiting", FuseUpdates(), waiting_updates),

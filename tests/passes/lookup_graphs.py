@@ -108,10 +108,22 @@ class LookupGraph:
         return self.add(name, op, [x], {"T": attr_type(dtype)}, **options)
 
     def lookup(
-        self, name: str, table: TensorRef, ids: Source, *, is_train: bool = True, dim: int = 4, max_keys: int = 0
+        self,
+        name: str,
+        table: TensorRef,
+        ids: Source,
+        *,
+        is_train: bool = True,
+        dim: int = 4,
+        max_keys: int = 0,
+        time: Source | None = None,
+        is_per_sample: bool = False,
+        coefficient: int = 1,
     ) -> TensorRef:
         """The nodes of one `sparse_lookup`. Returns its result."""
-        scope, rows, restore, mark = self._local_embedding(name, table, ids, is_train, dim, max_keys)
+        attrs = {"max_keys": max_keys, "coefficient": coefficient if coefficient > 1 else 0}
+        times = None if time is None else (time, is_per_sample)
+        scope, rows, restore, mark = self._local_embedding(name, table, ids, is_train, dim, attrs, times)
         axis = self.const(f"{scope}/embeddings/axis", 0, DT_INT32)
         types = {"Tparams": DT_FLOAT, "Tindices": DT_INT32, "Taxis": DT_INT32}
         attrs = {name: attr_type(dtype) for name, dtype in types.items()}
@@ -131,7 +143,14 @@ class LookupGraph:
         return self.add(f"{scope}/embeddings", "MxRecPool", [rows, restore, splits], attrs)
 
     def _local_embedding(
-        self, name: str, table: TensorRef, ids: Source, is_train: bool, dim: int, max_keys: int = 0
+        self,
+        name: str,
+        table: TensorRef,
+        ids: Source,
+        is_train: bool,
+        dim: int,
+        find_attrs: dict[str, int] | None = None,
+        times: tuple[Source, bool] | None = None,
     ) -> tuple[str, TensorRef, TensorRef, dict[str, AttrValue]]:
         """(scope, local embedding, the place of each id in it, what marks the nodes of the lookup)."""
         scope = f"{table.node.rsplit('/', 1)[0]}/{name}"
@@ -140,9 +159,15 @@ class LookupGraph:
         self.add(f"{scope}/unique", "MxRecUnique", [entrance], {"Tids": attr_type(DT_INT64), **mark})
         keys, restore, counts = (TensorRef(f"{scope}/unique", index) for index in range(3))
         hints = self.const(f"{scope}/no_hints", [])
-        attrs = {**mark, "max_keys": attr_int(max_keys)} if max_keys else mark
+        attrs = {**mark, **{key: attr_int(value) for key, value in (find_attrs or {}).items() if value}}
         if is_train:
-            addresses = self.add(f"{scope}/addresses", "MxRecFindOrInsert", [table, keys, hints, counts], attrs)
+            inputs = [table, keys, hints, counts]
+            if times is not None:
+                time, is_per_sample = times
+                name = f"{scope}/timestamps"
+                inputs.append(self.add(name, "MxRecKeyTimes", [keys, restore, time]) if is_per_sample else time)
+                attrs["M"] = attr_int(1)
+            addresses = self.add(f"{scope}/addresses", "MxRecFindOrInsert", inputs, attrs)
         else:
             addresses = self.add(f"{scope}/addresses", "MxRecFind", [table, keys, hints], attrs)
         default_row = self.const(f"{scope}/default_row", [], DT_FLOAT)

@@ -76,7 +76,9 @@ class StaticGraph(LookupGraph):
 
     def saver(self, *handles: TensorRef) -> None:
         names = [handle.node for handle in handles]
-        prefix = self.const("save/Const", "model", DT_STRING)
+        name = self.const("save/filename", "model", DT_STRING)
+        attrs = {"dtype": attr_type(DT_STRING), "shape": _shape([])}
+        prefix = self.add("save/Const", "PlaceholderWithDefault", [name], attrs)
         lists = [self._strings("save/names", names), self._strings("save/slices", [""] * len(names))]
         values = [self.read(f"save/{name}", handle) for name, handle in zip(names, handles)]
         attrs = {"dtypes": attr_types([DT_FLOAT] * len(names))}

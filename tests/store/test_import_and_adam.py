@@ -35,7 +35,9 @@ def test_rows_of_another_shape_are_refused(shape) -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
         table, keys = handle("refused"), tf1.placeholder_with_default(np.array([1, 2], np.int64), [None])
         rows = tf1.placeholder_with_default(np.zeros(shape, np.float32), [None, None])
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"table 'refused': rows to import must have shape \[2"):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=r"table 'refused': rows to import must have shape \[2"
+        ):
             session.run(ops.table_import(table, keys, rows))
         assert session.run(ops.table_size(table)) == 0
 

@@ -1,7 +1,7 @@
 """Models of libraries that know nothing of this project, as MetaGraphDefs: DeepCTR, canned Estimators, Keras.
 
-Each graph has the nodes `the_loss`, `the_step` and `begin`, which initializes everything, and a Saver. Needs TensorFlow 2.15
-(Estimator, Keras 2) and `pip install --no-deps deepctr==0.9.4`.
+Each graph has the nodes `the_loss`, `the_step` and `begin`, which initializes everything, and a Saver. Needs
+TensorFlow 2.15 (Estimator, Keras 2) and `pip install --no-deps deepctr==0.9.4`.
 """
 
 from __future__ import annotations

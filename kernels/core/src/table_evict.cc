@@ -16,25 +16,76 @@ constexpr int64_t kVictimsPerLock = 512;
 // key of its batch: more than a lookup can add rows, however few of them go.
 constexpr int64_t kRowsPerLookup = 64 << 10;
 constexpr int64_t kRowsPerKey = 32;
-// From so many rows a sweep learns which ranks are to go.
-constexpr int64_t kSample = 64 << 10;
+// How far ahead rows are made ready, for the next batches.
+constexpr int64_t kReadyPerKey = 4;
+constexpr int64_t kMinReadyOfShard = 16;
+// A sweep learns from all rows of a table which ranks are to go, or, where
+// there are more than this, from a sample: each of those rows is read from
+// memory.
+constexpr int64_t kExactRows = 64 << 10;
+constexpr int64_t kSample = 16 << 10;
 // A bounded table is brought down to this part below its bound.
 constexpr int64_t kSlack = 10;
 
 }  // namespace
 
 bool TableImpl::TakeFreedRow(Shard* shard, RowIndex* row) {
-  if (rows_waiting_.load(std::memory_order_relaxed) == 0) return false;
+  if (rows_ready_.load(std::memory_order_relaxed) == 0 &&
+      rows_waiting_.load(std::memory_order_relaxed) == 0) {
+    return false;
+  }
   std::unique_lock<std::mutex> lock(freed_mutex_, std::defer_lock);
   if (is_fixed()) lock.lock();
   FreedRows& freed = is_fixed() ? freed_ : shard->freed;
-  while (freed.Take(*steps_, row)) {
-    rows_waiting_.fetch_sub(1, std::memory_order_relaxed);
+  if (!freed.TakeReady(row)) {
+    lacks_rows_.store(true, std::memory_order_relaxed);
+    return false;
+  }
+  rows_ready_.fetch_sub(1, std::memory_order_relaxed);
+  return true;
+}
+
+// Under the exclusive rows lock: so nobody has found a row legal and is still
+// reading it, not even by an address that was kept for longer than a step.
+void TableImpl::RenewRows(int64_t keys) {
+  if (rows_waiting_.load(std::memory_order_relaxed) == 0 ||
+      !steps_->IsOver(oldest_waiting_.load(std::memory_order_relaxed)) ||
+      (rows_ready_.load(std::memory_order_relaxed) >= keys &&
+       !lacks_rows_.load(std::memory_order_relaxed))) {
+    return;
+  }
+  UniqueLock row_content(rows_lock_);
+  oldest_waiting_.store(UINT64_MAX, std::memory_order_relaxed);
+  lacks_rows_.store(false, std::memory_order_relaxed);
+  const auto renew = [this](RowIndex row) {
     // A row that cannot be told from its first use any more is given up, but
     // for tables whose rows are all they will ever have.
-    if (rows_->Renew(*row, is_fixed())) return true;
+    if (!rows_->Renew(row, is_fixed())) return false;
+    rows_ready_.fetch_add(1, std::memory_order_relaxed);
+    return true;
+  };
+  const int64_t wanted = kReadyPerKey * keys;
+  int64_t renewed = 0;
+  if (is_fixed()) {
+    std::lock_guard<std::mutex> lock(freed_mutex_);
+    renewed = freed_.MakeReady(*steps_, wanted, renew);
+    LowerOldestWaiting(freed_.OldestEpoch());
+  } else {
+    for (const auto& shard : shards_) {
+      std::lock_guard<std::mutex> lock(shard->mutex);
+      renewed += shard->freed.MakeReady(
+          *steps_, wanted / kShards + kMinReadyOfShard, renew);
+      LowerOldestWaiting(shard->freed.OldestEpoch());
+    }
   }
-  return false;
+  rows_waiting_.fetch_sub(renewed, std::memory_order_relaxed);
+}
+
+void TableImpl::LowerOldestWaiting(uint64_t epoch) {
+  uint64_t oldest = oldest_waiting_.load(std::memory_order_relaxed);
+  while (epoch < oldest && !oldest_waiting_.compare_exchange_weak(
+                               oldest, epoch, std::memory_order_relaxed)) {
+  }
 }
 
 std::shared_ptr<void> TableImpl::BeginStep() {
@@ -104,6 +155,7 @@ int64_t TableImpl::EraseVictims(std::vector<Victim>* victims,
       for (size_t i = first; i < gone; ++i) {
         freed.Put((*victims)[i].row, epoch);
       }
+      LowerOldestWaiting(epoch);
       rows_waiting_.fetch_add(n, std::memory_order_relaxed);
       size_.fetch_sub(n, std::memory_order_relaxed);
       evicted_keys_.fetch_add(n, std::memory_order_relaxed);
@@ -228,9 +280,10 @@ void TableImpl::BeginSweep() {
   const int64_t excess =
       size() - (bound - std::max<int64_t>(1, bound / kSlack));
   const int64_t rows = std::min(rows_->rows_allocated(), rows_->capacity());
-  const int64_t stride = (rows + kSample - 1) / kSample;
+  const int64_t stride =
+      rows <= kExactRows ? 1 : (rows + kSample - 1) / kSample;
   std::vector<Rank> ranks;
-  ranks.reserve(std::min(rows, kSample));
+  ranks.reserve(rows / stride + 1);
   uint64_t jitter = static_cast<uint64_t>(rows);
   for (int64_t block = 0; block < rows; block += stride) {
     // One row of each block, in no pattern.
@@ -271,10 +324,14 @@ void TableImpl::ContinueSweep() {
       sweep_.next_row, end,
       [this](RowIndex row) { return !(sweep_.cutoff < RankOf(row)); },
       &victims);
-  sweep_.left -= EraseVictims(&victims, [this](RowIndex row) {
+  EraseVictims(&victims, [this](RowIndex row) {
     const Rank rank = RankOf(row);
-    if (rank < sweep_.cutoff) return true;
-    return rank == sweep_.cutoff && sweep_.ties > 0 && sweep_.ties-- > 0;
+    const bool is_tied = rank == sweep_.cutoff;
+    if (sweep_.left <= 0 || sweep_.cutoff < rank) return false;
+    if (is_tied && sweep_.ties <= 0) return false;
+    sweep_.ties -= is_tied ? 1 : 0;
+    --sweep_.left;
+    return true;
   });
   sweep_.next_row = end;
   sweep_.is_on = sweep_.left > 0 && end < rows;
@@ -302,7 +359,8 @@ EvictionStats TableImpl::eviction_stats() const {
   stats.evicted_keys = evicted_keys_.load(std::memory_order_relaxed);
   stats.evicted_candidates =
       evicted_candidates_.load(std::memory_order_relaxed);
-  stats.rows_waiting = rows_waiting_.load(std::memory_order_relaxed);
+  stats.rows_waiting = rows_waiting_.load(std::memory_order_relaxed) +
+                       rows_ready_.load(std::memory_order_relaxed);
   return stats;
 }
 

@@ -20,6 +20,9 @@ namespace {
 // Larger ones are not written; a damaged number must not make us allocate.
 constexpr uint64_t kMaxPayload = uint64_t{1} << 31;
 constexpr size_t kBlocksAhead = 4;
+// That the kernel is asked to read before they are needed: more requests at a
+// time than it makes by itself.
+constexpr int64_t kBytesAhead = int64_t{16} << 20;
 
 struct RawBlock {
   BlockKind kind = BlockKind::kRows;
@@ -222,7 +225,13 @@ Status TableFileReader::Read(
     int64_t blocks = 0;
     uint32_t blocks_crc = 0;
     Status status;
+    int64_t asked = 0;
     while (offset < impl->manifest_offset) {
+      if (asked < impl->manifest_offset && offset + kBytesAhead / 2 > asked) {
+        posix_fadvise(impl->handle.get(), asked, kBytesAhead,
+                      POSIX_FADV_WILLNEED);
+        asked += kBytesAhead;
+      }
       RawBlock block;
       {
         std::unique_lock<std::mutex> lock(mutex);

@@ -8,6 +8,7 @@ Status TableImpl::Offsets(Span<const Address> addresses, Span<int64_t> offsets,
   if (rows_ == nullptr) return ReleasedError();
   if (!is_fixed()) return WrongKind("an offset");
   const StepClock::Hold step(StepsToWaitFor());
+  SharedLock row_content(rows_lock_);
   *all_initialized = true;
   for (int64_t i = 0; i < addresses.size(); ++i) {
     const Address address = addresses[i];
@@ -30,11 +31,15 @@ Status TableImpl::InitializeRows(
   SharedLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
   if (!is_fixed()) return WrongKind("an offset");
+  const StepClock::Hold step(StepsToWaitFor());
+  SharedLock row_content(rows_lock_);
   std::vector<float> initial(options_.dim);
   for (const int64_t offset : offsets) {
     if (offset < 0 || offset >= rows_->capacity()) continue;
     const RowIndex row = static_cast<RowIndex>(offset);
-    if (!rows_->IsVisible(row) || rows_->IsInitialized(row)) continue;
+    // A row whose key was evicted since the step found it is still the key's.
+    const bool has_key = rows_->IsVisible(row) || rows_->IsInLimbo(row);
+    if (!has_key || rows_->IsInitialized(row)) continue;
     initializer_.Fill(*rows_->KeyOf(row), initial.data());
     write(offset, initial.data());
     rows_->SetInitialized(row);

@@ -229,6 +229,10 @@ class TableImpl final : public Table {
   Status AllocateRow(Shard* shard, RowIndex* row);
   void MakeReadyForMore(int64_t rows_before);
   bool TakeFreedRow(Shard* shard, RowIndex* row);
+  // Makes rows of evicted keys ready for a batch of so many keys. For the
+  // holder of shared locks of layout and inserts.
+  void RenewRows(int64_t keys);
+  void LowerOldestWaiting(uint64_t epoch);
   Status InsertKey(Shard* shard, uint64_t hash, Key key, RowIndex* row);
   Status ProcessShards(const KeySorter& sorted, int begin, int end,
                        Missing missing, const Seen& seen,
@@ -397,7 +401,11 @@ class TableImpl final : public Table {
   std::atomic<bool> logs_erased_{false};
   std::atomic<int64_t> evicted_keys_{0};
   std::atomic<int64_t> evicted_candidates_{0};
-  std::atomic<int64_t> rows_waiting_{0};
+  std::atomic<int64_t> rows_waiting_{0};  // of evicted keys
+  std::atomic<int64_t> rows_ready_{0};    // that waited and may be used
+  std::atomic<bool> lacks_rows_{false};   // a shard had no ready row
+  std::atomic<uint64_t> oldest_waiting_{
+      UINT64_MAX};  // not later than any epoch
 };
 
 }  // namespace mxrec

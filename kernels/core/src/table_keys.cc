@@ -339,6 +339,7 @@ Status TableImpl::FindOrAdmit(Span<const Key> keys, Span<const Address> hints,
   const int64_t rows_before = rows_->rows_allocated();
   {
     SharedLock inserts(inserts_lock_);
+    RenewRows(keys.size());
     const SharedLock rows_for_snapshot = HoldRowsForSnapshot();
     const StepClock::Hold step(StepsToWaitFor());
     status = Process(

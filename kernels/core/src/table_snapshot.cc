@@ -95,8 +95,9 @@ Status TableImpl::Save(const SaveRequest& request, SavedTable* saved) {
       manifest = NewManifest(request);
       bytes = size() * manifest.stride() * static_cast<int64_t>(sizeof(float));
     }
-    // Rows of another layout do not go with those of a file before.
-    if (kind == SaveKind::kDelta &&
+    // Rows with other slots do not go with those of a file before; in rows
+    // without slots they begin as they began in the table.
+    if (kind == SaveKind::kDelta && !chain_.optimizer.empty() &&
         (chain_.optimizer != manifest.optimizer ||
          chain_.slot_initials != manifest.slot_initials)) {
       kind = SaveKind::kBase;
@@ -110,8 +111,7 @@ Status TableImpl::Save(const SaveRequest& request, SavedTable* saved) {
     if (!status.ok()) return status;
     if (kind == SaveKind::kDelta) {
       bool linked = false;
-      status =
-          LinkFiles(chain_.prefix, request.prefix, chain_.files, &linked);
+      status = LinkFiles(chain_.prefix, request.prefix, chain_.files, &linked);
       if (!status.ok()) return status;
       if (!linked) kind = SaveKind::kBase;
     }
@@ -338,8 +338,8 @@ Status TableImpl::CopyPending(const SaveRequest& request, Snapshot* snapshot,
     *row = word_end;
     while (word != 0) {
       const int bit = __builtin_ctzll(word);
-      const RowIndex pending = static_cast<RowIndex>((first & ~int64_t{63}) +
-                                                     bit);
+      const RowIndex pending =
+          static_cast<RowIndex>((first & ~int64_t{63}) + bit);
       if (buffer->size == buffer->capacity()) {
         *row = pending;
         break;

@@ -65,8 +65,8 @@ SavedTable Save(Table* table, const std::string& prefix) {
   return saved;
 }
 
-Status Restore(Table* table, const std::string& prefix,
-               const SavedTable& saved, RestoreReport* report = nullptr) {
+Status Restore(Table* table, const std::string& prefix, const SavedTable& saved,
+               RestoreReport* report = nullptr) {
   RestoreRequest request;
   request.prefix = prefix;
   // As a checkpoint keeps it.
@@ -134,7 +134,8 @@ TEST(Manifest_ComesBackFromItsText) {
 TEST(Manifest_RefusesWhatItCannotRead) {
   Manifest manifest;
   EXPECT_EQ(Manifest::Decode("", "f", &manifest).code(), Code::kDataLoss);
-  const Status later = Manifest::Decode("mxrec-table=2\ndim=3\n", "f", &manifest);
+  const Status later =
+      Manifest::Decode("mxrec-table=2\ndim=3\n", "f", &manifest);
   EXPECT_EQ(later.code(), Code::kDataLoss);
   EXPECT_TRUE(later.message().find("version 2") != std::string::npos);
   EXPECT_EQ(Manifest::Decode("mxrec-table=1\ndim=-3\n", "f", &manifest).code(),
@@ -189,13 +190,13 @@ TEST(Checkpoint_AddressesOfBeforeARestoreAreIllegal) {
   const SavedTable saved = Save(table.get(), directory / "m");
   ASSERT_OK(Restore(table.get(), directory / "m", saved));
   std::vector<float> out(6);
-  const Status status =
-      table->Gather(addresses, nullptr, out.data(), Serial());
+  const Status status = table->Gather(addresses, nullptr, out.data(), Serial());
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
   // A stale hint costs time only.
   std::vector<Address> found(2);
   ASSERT_OK(table->Find(std::vector<Key>{1, 2}, addresses, found, Serial()));
-  EXPECT_TRUE(SameBits(Gather(*table, found), Gather(*table, Find(*table, {1, 2}))));
+  EXPECT_TRUE(
+      SameBits(Gather(*table, found), Gather(*table, Find(*table, {1, 2}))));
 }
 
 TEST(Checkpoint_PaddingKeysAreFrozenAfterARestore) {
@@ -208,7 +209,8 @@ TEST(Checkpoint_PaddingKeysAreFrozenAfterARestore) {
   const auto fresh = MakeTable(options);
   ASSERT_OK(Restore(fresh.get(), directory / "m", saved));
   Train(fresh.get(), {1, 2}, 0.1f);
-  EXPECT_TRUE(SameBits(Gather(*fresh, Find(*fresh, {2})), InitialRow(*fresh, 2)));
+  EXPECT_TRUE(
+      SameBits(Gather(*fresh, Find(*fresh, {2})), InitialRow(*fresh, 2)));
   EXPECT_FALSE(
       SameBits(Gather(*fresh, Find(*fresh, {1})), InitialRow(*fresh, 1)));
 }
@@ -429,16 +431,17 @@ TEST(Checkpoint_AbandonedFilesAreRemovedByTheNextSave) {
   WriteFile(directory / "alive-3.index", {'x'});
   WriteFile(directory / "other.data-00000-of-00001", {'x'});
   WriteFile(directory / "whatever", {'x'});
-  const FileHandle writer(open((directory / "busy-4.data-00000-of-t0000").c_str(),
-                               O_CREAT | O_RDWR, 0644));
+  const FileHandle writer(
+      open((directory / "busy-4.data-00000-of-t0000").c_str(), O_CREAT | O_RDWR,
+           0644));
   flock(writer.get(), LOCK_EX);
   const SavedTable saved = Save(table.get(), directory / "new-5");
-  EXPECT_TRUE((directory.Files() ==
-               std::set<std::string>{"alive-3.data-00000-of-m0000",
-                                     "alive-3.index",
-                                     "busy-4.data-00000-of-t0000",
-                                     "new-5" + saved.files.back().suffix,
-                                     "other.data-00000-of-00001", "whatever"}));
+  EXPECT_TRUE(
+      (directory.Files() ==
+       std::set<std::string>{"alive-3.data-00000-of-m0000", "alive-3.index",
+                             "busy-4.data-00000-of-t0000",
+                             "new-5" + saved.files.back().suffix,
+                             "other.data-00000-of-00001", "whatever"}));
 }
 
 TEST(Checkpoint_ASaveToTheSamePrefixKeepsTheOneThatCounts) {
@@ -568,8 +571,7 @@ TEST(Checkpoint_WhatIsSavedIsOfOneInstant) {
     params.learning_rate = 1;
     Key next = 1000000;
     while (!stop) {
-      EXPECT_OK(
-          table->ApplySgd(addresses, gradients.data(), params, Serial()));
+      EXPECT_OK(table->ApplySgd(addresses, gradients.data(), params, Serial()));
       FindOrInsert(table.get(), {next++});
     }
   });
@@ -581,10 +583,9 @@ TEST(Checkpoint_WhatIsSavedIsOfOneInstant) {
     const auto rows = Export(*copy);
     EXPECT_EQ(rows.size(), saved.manifest.size);
     for (const auto& row : rows) {
-      const float expected =
-          row.first < 100000
-              ? static_cast<float>(saved.manifest.updates)
-              : 0.0f;
+      const float expected = row.first < 100000
+                                 ? static_cast<float>(saved.manifest.updates)
+                                 : 0.0f;
       EXPECT_TRUE(SameBits(row.second.row, std::vector<float>(16, expected)));
     }
   }
@@ -611,9 +612,9 @@ TEST(Checkpoint_SlotsMayBeAddedDuringASave) {
       EXPECT_TRUE(SameBits(restored, after));
     } else {
       for (const auto& row : restored) {
-        EXPECT_TRUE(SameBits({row.second.row.begin(),
-                              row.second.row.begin() + 32},
-                             before.at(row.first).row));
+        EXPECT_TRUE(
+            SameBits({row.second.row.begin(), row.second.row.begin() + 32},
+                     before.at(row.first).row));
       }
     }
   }
@@ -694,18 +695,20 @@ TEST(Checkpoint_ASaveThatIsNotCompleteLeavesItsChangesToTheNext) {
   EXPECT_TRUE(SameBits(Export(*copy), Export(*table)));
 }
 
-TEST(Checkpoint_ADeltaAfterARestoreOrNewSlotsIsFull) {
+TEST(Checkpoint_ADeltaMayBringSlotsAndIsFullAfterARestore) {
   const TemporaryDirectory directory;
   const auto table = MakeTable(Options("t", 4));
   FindOrInsert(table.get(), {1, 2});
   const SavedTable base =
       SaveAs(table.get(), directory / "m-1", SaveKind::kBase);
   Train(table.get(), {1}, 0.1f);
-  EXPECT_FALSE(SaveAs(table.get(), directory / "m-2", SaveKind::kDelta)
-                   .manifest.is_delta);
-  Train(table.get(), {1}, 0.1f);
-  EXPECT_TRUE(SaveAs(table.get(), directory / "m-3", SaveKind::kDelta)
-                  .manifest.is_delta);
+  const SavedTable delta =
+      SaveAs(table.get(), directory / "m-2", SaveKind::kDelta);
+  EXPECT_TRUE(delta.manifest.is_delta);
+  EXPECT_EQ(delta.manifest.rows, 1);
+  const auto copy = MakeTable(Options("t", 4));
+  ASSERT_OK(Restore(copy.get(), directory / "m-2", delta));
+  EXPECT_TRUE(SameBits(Export(*copy), Export(*table)));
   ASSERT_OK(Restore(table.get(), directory / "m-1", base));
   EXPECT_FALSE(SaveAs(table.get(), directory / "m-4", SaveKind::kDelta)
                    .manifest.is_delta);

@@ -10,6 +10,9 @@ namespace testing {
 // Steps that train and evaluate while keys are admitted and evicted.
 void StressEviction(std::chrono::steady_clock::duration duration);
 
+// Saves, deltas and exports while a table is trained and evicts.
+void StressSaving(std::chrono::steady_clock::duration duration);
+
 }  // namespace testing
 }  // namespace mxrec
 

@@ -389,12 +389,13 @@ int Main(int argc, char** argv) {
   // Two tables one after the other: the second one's life begins in the
   // process's middle age.
   for (int round = 0; round < 2; ++round) {
-    Stress(share(0.25), round == 1).Run();
+    Stress(share(0.2), round == 1).Run();
   }
-  StressEviction(share(0.3));
+  StressEviction(share(0.25));
+  StressSaving(share(0.2));
   const auto start = Clock::now();
   int releases = 0;
-  while (Clock::now() - start < share(0.2) && Failures() == 0) {
+  while (Clock::now() - start < share(0.15) && Failures() == 0) {
     ReleaseWhileInUse();
     ++releases;
   }

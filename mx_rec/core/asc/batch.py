@@ -65,12 +65,16 @@ def check_ids(owner: str, ids: Any) -> Any:
 
 
 def check_timestamp(owner: str, time: Any) -> tf.Tensor:
-    """`time` if it is an integer scalar; TypeError or ValueError otherwise."""
+    """`time` if it is an integer scalar, or a column with one time per sample; TypeError or ValueError otherwise."""
     check_ids(owner, time)
     if not isinstance(time, tf.Tensor):
-        raise TypeError(f"{owner} is a timestamp, so it must be a dense scalar in the batch, got {type(time).__name__}")
-    if time.shape.rank not in (None, 0):
-        raise ValueError(f"{owner} is a timestamp, so it must be a scalar in the batch, got shape {time.shape}")
+        raise TypeError(f"{owner} is a timestamp, so it must be dense in the batch, got {type(time).__name__}")
+    rank = time.shape.rank
+    if rank is not None and (rank > 2 or (rank == 2 and time.shape[1] != 1)):
+        raise ValueError(
+            f"{owner} is a timestamp, so it must be a scalar or have one element per sample ([batch] or [batch, 1]), "
+            f"got shape {time.shape}"
+        )
     return time
 
 

@@ -59,7 +59,8 @@ class FeatureSpec:
             table_name: 1..255 characters; default `name`.
             access_threshold: -1..2147483647, occurrences; None and -1 are "off".
             eviction_threshold: -1..2147483647, seconds; None and -1 are "off". Needs no `access_threshold`.
-            is_timestamp: True for the time of the batch in seconds, an integer scalar that no table is asked for.
+            is_timestamp: True for the time of the batch in seconds, an integer scalar that no table is asked for, or
+                one for each sample.
             batch_size: 1..2147483647; accepted, the size is taken from the data.
             faae_coefficient: 1..2147483647; None is 1.
             feat_count: older spelling, 1..2147483647; accepted, the number of ids is taken from the data.

@@ -16,8 +16,8 @@ namespace mxrec {
 enum class SaveKind { kPlain, kBase, kDelta };
 
 struct SaveRequest {
-  std::string prefix;           // of the checkpoint
-  int file_number = 0;          // different for the tables of a checkpoint
+  std::string prefix;   // of the checkpoint
+  int file_number = 0;  // different for the tables of a checkpoint
   std::string key_dtype = "int64";
   SaveKind kind = SaveKind::kPlain;
   // Of a delta: keys that were met fewer times since the last save are left to
@@ -46,9 +46,9 @@ struct RestoreRequest {
 };
 
 struct RestoreReport {
-  int64_t keys = 0;     // restored
-  int64_t skipped = 0;  // of other parts
-  int64_t steps = 0;    // of the optimizer that owns the slots
+  int64_t keys = 0;         // restored
+  int64_t skipped = 0;      // of other parts
+  int64_t steps = 0;        // of the optimizer that owns the slots
   std::string differences;  // of settings, now and when it was saved
 };
 

@@ -1,0 +1,164 @@
+"""`recgraph convert-checkpoint`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mx_rec.cli.console import UnusableFile, examples
+from mx_rec.cli.params import GRAPH_PATH
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from mx_rec.checkpoint import Rows
+    from mx_rec.graph.origins import SavedVariable, TableOrigin
+
+_BLOCK_ELEMENTS = 1 << 20
+
+
+@click.command(
+    "convert-checkpoint",
+    short_help="Take trained values into the tables of a converted graph.",
+    epilog=examples("recgraph convert-checkpoint converted.meta old/model.ckpt-100 new/model.ckpt-100"),
+)
+@click.argument("graph", metavar="GRAPH", type=GRAPH_PATH)
+@click.argument("source", metavar="OLD", type=GRAPH_PATH)
+@click.argument("target", metavar="NEW", type=GRAPH_PATH)
+def convert_checkpoint_command(graph: str, source: str, target: str) -> None:
+    """Writes the checkpoint NEW for GRAPH, which `recgraph rewrite --convert` has made, from OLD, a checkpoint of the
+    graph of before.
+
+    The variables that became tables, and their optimizer slots, become the tables' files beside NEW; all other
+    variables are copied. OLD and NEW are prefixes, such as `model.ckpt-100`. Exit codes: 0 written, 2 bad usage, or
+    something that cannot be read, written or converted.
+    """
+    from mx_rec.errors import CheckpointError
+    from mx_rec.graph.files import load_graph
+    from mx_rec.graph.origins import table_origins
+
+    origins = table_origins(load_graph(graph).graph_def.node)
+    if not origins:
+        raise click.UsageError(f"GRAPH: '{graph}' has no tables that 'recgraph rewrite --convert' has made")
+    if source == target:
+        raise click.UsageError("NEW must be another prefix than OLD")
+    try:
+        for line in _convert(source, target, origins):
+            click.echo(line)
+    except (CheckpointError, OSError) as error:
+        raise UnusableFile(str(error)) from error
+
+
+def _convert(source: str, target: str, origins: Sequence[TableOrigin]) -> Iterator[str]:
+    """Write the new checkpoint; says what each table got."""
+    import tensorflow as tf
+
+    from mx_rec.checkpoint import manifest_key
+
+    try:
+        reader = tf.train.load_checkpoint(source)
+        shapes = reader.get_variable_to_shape_map()
+    except (ValueError, tf.errors.OpError) as error:
+        raise UnusableFile(f"OLD: cannot read the checkpoint '{source}': {str(error).splitlines()[0]}") from error
+    gone: set[str] = set()
+    tensors: dict[str, Any] = {}
+    for number, origin in enumerate(origins):
+        _check(source, shapes, origin)
+        saved = _write_table(reader, target, origin, number)
+        tensors[manifest_key(origin.table_name)] = tf.constant(saved.text)
+        names = [*origin.variable.names, *(name for slot in origin.slots for name in slot.names)]
+        gone.update(names)
+        slots = f" with the slots of {origin.optimizer}" if origin.slots else ""
+        yield f"table '{origin.table_name}': {sum(origin.rows):,} rows of {origin.variable.names[0]!r}{slots}"
+    copied = sorted(set(shapes) - gone)
+    tensors.update((name, tf.constant(reader.get_tensor(name))) for name in copied)
+    _save(target, tensors)
+    yield f"{len(copied)} other tensors copied"
+
+
+def _check(source: str, shapes: dict[str, list[int]], origin: TableOrigin) -> None:
+    if not origin.same_ids:
+        raise UnusableFile(
+            f"table '{origin.table_name}' was converted with --drop-modulo: its keys are not the rows of variable "
+            f"{origin.variable.names[0]!r}, so the values of '{source}' belong to no keys; convert without it"
+        )
+    for saved in (origin.variable, *origin.slots):
+        missing = [name for name in saved.names if name not in shapes]
+        if missing:
+            raise UnusableFile(
+                f"OLD: '{source}' has no tensor {missing[0]!r}, from which table '{origin.table_name}' was made"
+            )
+        rows = sum(shapes[name][0] for name in saved.names)
+        if rows != sum(origin.rows):
+            raise UnusableFile(
+                f"OLD: {saved.names[0]!r} has {rows} rows in '{source}'; the graph has {sum(origin.rows)}"
+            )
+
+
+def _write_table(reader: Any, target: str, origin: TableOrigin, file_number: int) -> Any:
+    import numpy as np
+
+    from mx_rec.checkpoint import Manifest
+    from mx_rec.checkpoint.saved_tables import write_blocks
+
+    keys = _keys(origin)
+    arrays = [_whole(reader, saved) for saved in (origin.variable, *origin.slots)]
+    manifest = Manifest(
+        origin.table_name,
+        arrays[0].shape[1],
+        key_dtype="int64",
+        optimizer=origin.optimizer,
+        slot_initials=origin.slot_initials,
+        size=len(keys),
+    )
+    return write_blocks(target, file_number, manifest, _blocks(np.asarray(keys), arrays))
+
+
+def _keys(origin: TableOrigin) -> np.ndarray:
+    """The id of each row, in the order in which a checkpoint has them."""
+    import numpy as np
+
+    from mx_rec.graph.origins import MOD
+
+    if origin.strategy != MOD:
+        return np.arange(sum(origin.rows), dtype=np.int64)
+    step = len(origin.rows)
+    return np.concatenate([np.arange(count, dtype=np.int64) * step + part for part, count in enumerate(origin.rows)])
+
+
+def _whole(reader: Any, saved: SavedVariable) -> np.ndarray:
+    import numpy as np
+
+    parts = [reader.get_tensor(name) for name in saved.names]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _blocks(keys: np.ndarray, arrays: Sequence[np.ndarray]) -> Iterator[Rows]:
+    import numpy as np
+
+    from mx_rec.checkpoint import Rows
+
+    step = max(1, _BLOCK_ELEMENTS // sum(array.shape[1] for array in arrays))
+    for begin in range(0, len(keys), step):
+        part = slice(begin, begin + step)
+        rows = np.concatenate([array[part] for array in arrays], axis=1)
+        yield Rows("rows", {"keys": keys[part], "rows": rows})
+
+
+def _save(prefix: str, tensors: dict[str, Any]) -> None:
+    """What TensorFlow's part of a checkpoint is, under names of the caller's."""
+    import tensorflow as tf
+
+    names = list(tensors)
+    with tf.init_scope():
+        try:
+            tf.raw_ops.SaveV2(
+                prefix=prefix,
+                tensor_names=names,
+                shape_and_slices=[""] * len(names),
+                tensors=[tensors[name] for name in names],
+            )
+        except tf.errors.OpError as error:
+            raise UnusableFile(f"NEW: cannot write the checkpoint '{prefix}': {error.message}") from error
