@@ -73,8 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     results["frozen"] = str(Path(options.directory, "frozen", "1"))
     results["tables"] = {size.table_name: size.keys for size in freeze_saved_model(exported, results["frozen"])}
     terminate_config_initializer()
-    results["serve"] = serve(options, results["exported"])
-    results["serve_frozen"] = serve(options, results["frozen"], "--without-library")
+    if options.serve:
+        results["serve"] = serve(options, results["exported"])
+        results["serve_frozen"] = serve(options, results["frozen"], "--without-library")
     return results
 
 
@@ -128,6 +129,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--save-steps", type=int, default=100)
+    parser.add_argument("--no-serve", dest="serve", action="store_false", help="start no servers")
     parser.add_argument("--no-rewrite", dest="rewrite", action="store_false", help="leave the graphs as they are")
     return parser.parse_args(arguments)
 

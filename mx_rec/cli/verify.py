@@ -108,7 +108,8 @@ def verify_command(before: str, after: str, **options: Any) -> int:
 
     Both start anew: variables, tables and the iterators that the fetches draw from are initialized, random ops
     without seed get the same one. Each step runs the fetches in A and in B. At the end the dynamic tables (keys,
-    rows with their optimizer slots, counts) and the variables are compared.
+    rows with their optimizer slots, counts) and the variables are compared. A table that has the place of a
+    variable of the other graph is compared by what it does to the fetches alone.
 
     Without --fetch it runs what the collections (train_op, losses, ...) of a MetaGraphDef hold, and nodes called
     loss or train_op. A name that the rewrite has replaced is found by what replaced it, which is said on stderr.

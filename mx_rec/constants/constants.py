@@ -11,6 +11,12 @@ ASCEND_SPARSE_LOOKUP_ID_OFFSET = "ASCEND_SPARSE_LOOKUP_ID_OFFSET"
 ASCEND_SPARSE_LOOKUP_LOCAL_EMB = "ASCEND_SPARSE_LOOKUP_LOCAL_EMB"
 ASCEND_TIMESTAMP = "ASCEND_TIMESTAMP"
 
+# Libraries that scripts name in `import_host_pipeline_ops`; whatever it is called, the ops are those of one library.
+LIBREC_CPU_SO = "LIBREC_CPU_SO"
+LIBREC_EOS_OPS_SO = "LIBREC_EOS_OPS_SO"
+LIBREC_TF_NPU_OPS_SO = "LIBREC_TF_NPU_OPS_SO"
+LIBREC_TF_REC_V1_CPU_SO = "LIBREC_TF_REC_V1_CPU_SO"
+
 # Node attributes of this project. TensorFlow keeps attributes that start with an underscore
 # through import, export and SavedModel.
 ATTR_COLLECTIONS = "_mx_rec_collections"

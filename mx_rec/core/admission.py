@@ -6,10 +6,9 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Optional
 
-from tensorflow.core.framework import attr_value_pb2
-
 from mx_rec import ops
 from mx_rec.constants.constants import COMBINE_FAAE_ENV, MAX_INT32
+from mx_rec.graph.attrs import AttrValue, attr_bool, attr_bytes, attr_int
 from mx_rec.tf_compat import set_attr
 from mx_rec.util.validate import check_optional_int
 
@@ -149,16 +148,16 @@ def may_evict(state: GraphState, table: EmbeddingTable) -> bool:
     return table.max_keys > 0 or evicts_by_time(state, table)
 
 
-def _table_attrs(config: AdmissionConfig) -> dict[str, attr_value_pb2.AttrValue]:
-    attrs = {}
+def _table_attrs(config: AdmissionConfig) -> dict[str, AttrValue]:
+    attrs: dict[str, AttrValue] = {}
     if config.access_threshold is not None:
-        attrs["access_threshold"] = attr_value_pb2.AttrValue(i=config.access_threshold)
+        attrs["access_threshold"] = attr_int(config.access_threshold)
         if _combines():
-            attrs["shared_counts"] = attr_value_pb2.AttrValue(s=_SHARED_COUNTS.encode())
+            attrs["shared_counts"] = attr_bytes(_SHARED_COUNTS)
     if config.eviction_threshold is not None:
-        attrs["eviction_threshold"] = attr_value_pb2.AttrValue(i=config.eviction_threshold)
-        attrs["record_times"] = attr_value_pb2.AttrValue(b=True)
-        attrs["use_lookup_clock"] = attr_value_pb2.AttrValue(b=False)
+        attrs["eviction_threshold"] = attr_int(config.eviction_threshold)
+        attrs["record_times"] = attr_bool(True)
+        attrs["use_lookup_clock"] = attr_bool(False)
     return attrs
 
 

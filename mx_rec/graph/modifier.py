@@ -275,7 +275,7 @@ def _dump(graph_def: tf.compat.v1.GraphDef, name: str) -> None:
 
 
 class GraphModifierHook(tf.compat.v1.train.SessionRunHook):
-    """Rewrites the default graph before a `MonitoredTrainingSession` or Estimator finalizes it, and starts iterators.
+    """Rewrites the default graph before a session with hooks (or an Estimator) finalizes it, and starts iterators.
 
     Hooks that tell the rewrite what to move (`LookupSubgraphSlicerHook`, `OrphanLookupKeySlicerHook`) stand before it.
 

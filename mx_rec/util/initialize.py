@@ -113,6 +113,10 @@ class TrainParamsConfig:
             )
         return initializer
 
+    def get_training_mode_channel_id(self, is_training: bool) -> int:
+        """The number of a side: 0 for training, 1 for evaluation. Here it leads to no channel."""
+        return 0 if check_bool("is_training", is_training) else 1
+
     def get_target_batch(self, is_training: bool, batch: Any = None) -> Any:
         """The batch that the rewritten graph reads, in place of the one the script got from `get_next`.
 

@@ -121,7 +121,9 @@ class LossHook(tf1.train.SessionRunHook):
 
 def make(directory: Any, kind: str = "npu", params: Any = None, config: Any = None, **options: Any) -> Any:
     """An estimator of the model: "npu" of ours, "plain" TensorFlow's."""
-    settings = {"tf_random_seed": 1, "save_checkpoints_steps": 5, **(config or {})}
+    # One thread per operation: sums are taken in the same order in every run.
+    session_config = tf1.ConfigProto(intra_op_parallelism_threads=1)
+    settings = {"tf_random_seed": 1, "save_checkpoints_steps": 5, "session_config": session_config, **(config or {})}
     if kind == "npu":
         return NPUEstimator(model_fn, str(directory), NPURunConfig(**settings), params or {}, **options)
     return api.Estimator(model_fn, str(directory), api.RunConfig(**settings), params or {}, **options)

@@ -88,7 +88,7 @@ def exported(request, tmp_path_factory):
 def test_serves_in_a_fresh_process(exported):
     directory, expected = exported
     assert len(set(expected.tolist())) == ROWS
-    np.testing.assert_array_equal(_served(WITH_LIBRARY, directory), expected)
+    np.testing.assert_allclose(_served(WITH_LIBRARY, directory), expected, rtol=1e-6)
 
 
 def test_says_which_library_to_load(tmp_path):
@@ -116,7 +116,7 @@ def test_serves_in_a_session(exported):
         signature = meta.signature_def["serving_default"]
         feed = {signature.inputs[name].name: value for name, value in _inputs().items()}
         for _ in range(2):  # a lookup of an unknown key leaves none behind
-            np.testing.assert_array_equal(session.run(signature.outputs["p"].name, feed), expected)
+            np.testing.assert_allclose(session.run(signature.outputs["p"].name, feed), expected, rtol=1e-6)
 
 
 def test_frozen_it_needs_no_library(exported, tmp_path, capsys):
@@ -127,7 +127,7 @@ def test_frozen_it_needs_no_library(exported, tmp_path, capsys):
     keys = {"user": len(np.unique(columns()["ids"])), "other": 9}
     for name, count in keys.items():
         assert out[out.index(name) : out.index(name) + 3] == [name, str(count), str(DIM)]
-    np.testing.assert_array_equal(_served(BARE, target), expected)
+    np.testing.assert_allclose(_served(BARE, target), expected, rtol=1e-6)
     assert not (target / "assets.extra").exists()
     assert {path.name for path in target.parent.iterdir()} == {"frozen"}
     with tf1.Session(graph=tf.Graph()) as session:

@@ -33,7 +33,6 @@ class Killer(LossHook):
 
 
 init(use_dynamic_expansion=os.environ["DYNAMIC"] == "1", prefetch_batch_number=3)
-config = {"session_config": tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1)}
-make(directory, config=config).train(
+make(directory).train(
     lambda: dataset().repeat(2).skip(skip), hooks=[GraphModifierHook(), Killer()], max_steps=max_steps
 )

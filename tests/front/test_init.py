@@ -91,6 +91,10 @@ def test_other_older_getters(monkeypatch):
     initialize.clear_channel(is_train_channel=True)
     with pytest.raises(TypeError, match="is_train_channel"):
         initialize.clear_channel(1)
+    channel_of = initialize.ConfigInitializer.get_instance().train_params_config.get_training_mode_channel_id
+    assert (channel_of(True), channel_of(False)) == (0, 1)
+    with pytest.raises(TypeError, match="is_training"):
+        channel_of(0)
 
 
 def test_get_initializer_before_the_rewrite_says_what_to_call():

@@ -96,8 +96,8 @@ def result_row(name: str, model: Model, graph_def: Any) -> str:
 def short(reason: str) -> str:
     """Without the names of the variable and its scope."""
     text = reason.split(" (variable ")[0]
-    if ", for which tables have no rule, " in text:
-        return text.split(", for which tables have no rule, ")[1].split(";")[0]
+    if " in a slot" in text:
+        return text.split("' ", 1)[1].split(";")[0]
     return (
         text.replace("of variable ", "of the variable ").split(" '")[0]
         if " reads all " not in text

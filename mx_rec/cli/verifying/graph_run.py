@@ -91,6 +91,13 @@ class GraphRun:
         """Names of the dynamic tables."""
         return list(self._tables)
 
+    @property
+    def converted(self) -> set[str]:
+        """Names of the tables that have the place of variables of another graph."""
+        from mx_rec.graph.origins import table_origins
+
+        return {origin.table_name for origin in table_origins(self.side.loaded.graph_def.node)}
+
     def table(self, name: str) -> tuple[Any, Any, Any]:
         """Keys, rows and counts of a table, sorted by key."""
         keys, rows, counts = self._run(self._tables[name], f"the export of table '{name}'")

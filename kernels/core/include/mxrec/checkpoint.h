@@ -51,23 +51,23 @@ struct Manifest {
   std::string table;
   std::string key_dtype = "int64";
   int64_t dim = 0;
-  std::string optimizer;               // whose slots the rows have; or none
-  std::vector<float> slot_initials;    // one per slot
-  int64_t steps = 0;                   // of the optimizer that owns the slots
-  int64_t updates = 0;                 // of any optimizer
-  std::string content;                 // id of this file's content
-  std::string checkpoint;              // last part of its checkpoint's prefix
+  std::string optimizer;             // whose slots the rows have; or none
+  std::vector<float> slot_initials;  // one per slot
+  int64_t steps = 0;                 // of the optimizer that owns the slots
+  int64_t updates = 0;               // of any optimizer
+  std::string content;               // id of this file's content
+  std::string checkpoint;            // last part of its checkpoint's prefix
   // Of the files for one table and prefix, later ones have higher numbers; and
   // what tells the checkpoint's index from others, as it was before this file.
   int64_t sequence = 0;
   std::string index_before;
-  bool is_delta = false;               // else it is full
-  int64_t rows = 0;                    // in this file
+  bool is_delta = false;  // else it is full
+  int64_t rows = 0;       // in this file
   int64_t evicted = 0;
   int64_t history = 0;
-  int64_t blocks = 0;                  // before that of the manifest
-  uint32_t blocks_crc = 0;             // of the blocks' checksums, in order
-  int64_t size = 0;                    // keys that the table held
+  int64_t blocks = 0;       // before that of the manifest
+  uint32_t blocks_crc = 0;  // of the blocks' checksums, in order
+  int64_t size = 0;         // keys that the table held
   std::map<BlockKind, std::vector<Column>> columns;
   // The files before this one that a delta builds on, the full one first.
   std::vector<SavedFile> base;
