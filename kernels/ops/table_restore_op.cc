@@ -74,14 +74,12 @@ class TableRestoreOp : public OpKernel {
     request.prefix = context->input(1).scalar<tensorflow::tstring>()();
     const std::string manifest =
         context->input(2).scalar<tensorflow::tstring>()();
-    OP_REQUIRES_OK(context, ToTf(mxrec::SavedTable::Decode(
-                                manifest, "'" + request.prefix + "'",
-                                &request.saved)));
-    request.write_rows = [&variables](
-                             mxrec::Span<const mxrec::RowIndex> offsets,
-                             const float* rows) {
-      variables.Write(offsets, rows);
-    };
+    OP_REQUIRES_OK(context,
+                   ToTf(mxrec::SavedTable::Decode(
+                       manifest, "'" + request.prefix + "'", &request.saved)));
+    request.write_rows =
+        [&variables](mxrec::Span<const mxrec::RowIndex> offsets,
+                     const float* rows) { variables.Write(offsets, rows); };
     mxrec::RestoreReport report;
     OP_REQUIRES_OK(context, ToTf(table->table().Restore(request, &report)));
     if (!report.differences.empty()) {

@@ -77,7 +77,9 @@ class ChangeTracker {
  public:
   // `counts`: whether to count how often a key is met.
   explicit ChangeTracker(bool counts)
-      : now_(6), saving_(6), met_(counts ? new RowChunks<uint32_t>(0) : nullptr) {}
+      : now_(6),
+        saving_(6),
+        met_(counts ? new RowChunks<uint32_t>(0) : nullptr) {}
 
   void Changed(RowIndex row) {
     std::atomic<uint64_t>& word = now_.At(row);
@@ -124,8 +126,7 @@ class ChangeTracker {
     }
     if (left != 0) now_.At(first).fetch_or(left, std::memory_order_relaxed);
     for (uint64_t rest = word & ~left; rest != 0; rest &= rest - 1) {
-      const RowIndex row =
-          first + static_cast<RowIndex>(__builtin_ctzll(rest));
+      const RowIndex row = first + static_cast<RowIndex>(__builtin_ctzll(rest));
       met_->At(row).store(0, std::memory_order_relaxed);
     }
     return word & ~left;

@@ -19,8 +19,9 @@ namespace mxrec {
 // Rows that are not written yet are pending. Whoever is about to change a
 // pending row copies it here first; the saver copies the others in turn.
 //
-// Thread safety: of one row, only one thread at a time may call KeepBeforeChange;
-// a row may be changed only by who has seen that it is not pending.
+// Thread safety: of one row, only one thread at a time may call
+// KeepBeforeChange; a row may be changed only by who has seen that it is not
+// pending.
 class Snapshot {
  public:
   // `stride` floats per row, those at the beginning of it; 0: none.
@@ -31,8 +32,8 @@ class Snapshot {
         stride_(stride),
         counts_(counts),
         times_(times),
-        pending_(new std::atomic<uint64_t>[static_cast<size_t>(
-            (rows + 63) / 64)]()) {}
+        pending_(new std::atomic<uint64_t>[static_cast<size_t>((rows + 63) /
+                                                               64)]()) {}
 
   int64_t rows() const { return rows_; }
   // Whether a change of counts and times alone needs Keep.

@@ -172,8 +172,7 @@ struct TableFileWriter::Impl {
       const char* data = buffer.bytes_of(static_cast<int>(c));
       crc = Crc32c(crc, data, static_cast<size_t>(bytes));
       crc = Crc32c(crc, zeros, static_cast<size_t>(padding));
-      pieces.push_back(
-          {const_cast<char*>(data), static_cast<size_t>(bytes)});
+      pieces.push_back({const_cast<char*>(data), static_cast<size_t>(bytes)});
       pieces.push_back(
           {const_cast<char*>(zeros), static_cast<size_t>(padding)});
       header.bytes += static_cast<uint64_t>(bytes + padding);
@@ -197,8 +196,7 @@ struct TableFileWriter::Impl {
   void Run() {
     std::unique_lock<std::mutex> lock(mutex);
     while (true) {
-      changed.wait(lock,
-                   [this] { return !busy && (stop || !full.empty()); });
+      changed.wait(lock, [this] { return !busy && (stop || !full.empty()); });
       if (full.empty()) return;
       std::unique_ptr<BlockBuffer> buffer = std::move(full.front());
       full.pop_front();
@@ -242,9 +240,9 @@ Status TableFileWriter::Create(const std::string& prefix, int file_number,
     impl->temporary =
         prefix + TableFileSuffix(impl->file.content, file_number, false);
     if (FileExists(impl->path) && attempt < 100) continue;
-    impl->handle = FileHandle(open(impl->temporary.c_str(),
-                                   O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC,
-                                   kFileMode));
+    impl->handle =
+        FileHandle(open(impl->temporary.c_str(),
+                        O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, kFileMode));
     if (!impl->handle.is_open()) {
       if (errno == EEXIST && attempt < 100) continue;
       return IoError("create", impl->temporary, errno);
@@ -287,9 +285,8 @@ std::unique_ptr<BlockBuffer> TableFileWriter::Take() {
     return std::make_unique<BlockBuffer>(impl_->row_columns,
                                          impl_->block_elements);
   }
-  impl_->changed.wait(lock, [this] {
-    return !impl_->empty.empty() || !impl_->status.ok();
-  });
+  impl_->changed.wait(
+      lock, [this] { return !impl_->empty.empty() || !impl_->status.ok(); });
   if (!impl_->status.ok()) return nullptr;
   std::unique_ptr<BlockBuffer> buffer = std::move(impl_->empty.back());
   impl_->empty.pop_back();
@@ -350,8 +347,8 @@ Status TableFileWriter::Finish(Manifest* manifest, SavedFile* file) {
   FileTrailer trailer{};
   std::memcpy(trailer.magic, kEndMagic, sizeof(trailer.magic));
   trailer.manifest_offset = static_cast<uint64_t>(manifest_offset);
-  trailer.file_bytes = static_cast<uint64_t>(manifest_offset) +
-                       sizeof(header) + text.size() + sizeof(trailer);
+  trailer.file_bytes = static_cast<uint64_t>(manifest_offset) + sizeof(header) +
+                       text.size() + sizeof(trailer);
   trailer.manifest_crc = header.payload_crc;
   trailer.crc = Crc32c(0, &trailer, offsetof(FileTrailer, crc));
   const int fd = impl_->handle.get();
