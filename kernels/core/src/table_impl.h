@@ -87,6 +87,7 @@ class TableImpl final : public Table {
   Status TrainedPositions(Span<const int64_t> offsets,
                           std::vector<int64_t>* positions) const override;
   void ForgetInitializedRows() override;
+  Status HasStaleSlots(Span<const int64_t> offsets, bool* any) const override;
   Status ResetSlots(Span<const int64_t> offsets,
                     const std::function<void(int64_t)>& write) override;
 
@@ -345,8 +346,9 @@ class TableImpl final : public Table {
                       TableFileWriter* writer) const;
   void MarkPending(const SaveRequest& request, SaveKind kind,
                    Snapshot* snapshot);
-  Status CopyPending(const SaveRequest& request, Snapshot* snapshot,
-                     int64_t* row, BlockBuffer* buffer);
+  Status CopyPending(Snapshot* snapshot, int64_t* row, BlockBuffer* buffer);
+  void ReadRowsElsewhere(const SaveRequest& request,
+                         Span<const RowIndex> rows, float* out) const;
   Status CopyCandidates();
   void UncountAll();
   void RestoreAdmission(const Manifest& manifest, bool has_times,

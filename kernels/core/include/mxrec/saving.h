@@ -25,9 +25,15 @@ struct SaveRequest {
   int64_t least_count = 0;
   // Of a table of fixed capacity, whose rows are elsewhere: their slots, the
   // steps of the slots' optimizer, and what copies rows [n, dim * (1 + slots)].
-  // The caller holds the rows still.
+  // The rows stand still from hold_rows, which may change `steps`, to
+  // release_rows, which comes when all are copied, or for the whole call if
+  // those are null. Both are called without a lock of the table; after an error
+  // the caller releases what it has held.
   SlotLayout slots;
   int64_t steps = 0;
+  std::function<void(int64_t* steps)> hold_rows;
+  std::function<void()> release_rows;
+  // From any thread meanwhile.
   std::function<void(Span<const RowIndex>, float*)> read_rows;
 };
 

@@ -194,6 +194,9 @@ class Table {
                                   std::vector<int64_t>* positions) const = 0;
   // All rows are to be initialized again when they are met again.
   virtual void ForgetInitializedRows() = 0;
+  // Whether ResetSlots has something to do.
+  virtual Status HasStaleSlots(Span<const int64_t> offsets,
+                               bool* any) const = 0;
   // Calls write(offset) once for each of the offsets whose row has come from
   // an evicted key since: what optimizers keep of it elsewhere is to be
   // initialized. The caller holds the lock of that.
