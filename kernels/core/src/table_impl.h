@@ -91,7 +91,7 @@ class TableImpl final : public Table {
   Status ResetSlots(Span<const int64_t> offsets,
                     const std::function<void(int64_t)>& write) override;
 
-  std::shared_ptr<void> BeginStep() override;
+  Status BeginStep(std::shared_ptr<void>* step) override;
   Status Evict(int64_t threshold, Evicted* evicted) override;
   Status SetAccessThreshold(int64_t threshold, int64_t* in_force) override;
   AdmissionState admission_state() const override;
@@ -263,7 +263,8 @@ class TableImpl final : public Table {
                  const Parallel& parallel);
 
   StepClock* StepsToWaitFor() const {
-    return options_.admission.may_evict() ? steps_.get() : nullptr;
+    return options_.admission.may_evict() || is_fixed() ? steps_.get()
+                                                        : nullptr;
   }
   template <typename Goes>
   void CollectVictims(int64_t begin, int64_t end, const Goes& goes,
@@ -355,6 +356,9 @@ class TableImpl final : public Table {
                         RestoreReport* report);
   Status CheckSaved(const RestoreRequest& request,
                     const Manifest& manifest) const;
+  // Until `stopped` is dropped no step is running.
+  Status StopSteps(const RestoreRequest& request,
+                   std::shared_ptr<void>* stopped);
   Status ResetContent(const SlotLayout& slots);
 
   const TableOptions options_;

@@ -584,6 +584,57 @@ TEST(Checkpoint_RowsThatNobodyHasWrittenAreSavedAsTheyBegin) {
   EXPECT_EQ(rows.at(30).row[2], old[4 * reused + 2]);
 }
 
+TEST(Checkpoint_ARestoreOfFixedCapacityWaitsForSteps) {
+  const TemporaryDirectory directory;
+  TableOptions options = Options("t", 1);
+  options.fixed_capacity = 8;
+  const auto table = MakeTable(options);
+  FindOrInsert(table.get(), {1, 2, 3});
+  SaveRequest save = SaveTo(directory / "m");
+  save.read_rows = [](Span<const RowIndex>, float*) {};
+  RestoreRequest request;
+  request.prefix = save.prefix;
+  ASSERT_OK(table->Save(save, &request.saved));
+  request.wait_for_steps = std::chrono::milliseconds(20);
+  std::atomic<bool> ended{false};
+  std::atomic<bool> held{false};
+  request.hold_rows = [&] {
+    EXPECT_TRUE(ended.load());
+    held = true;
+    return Status::Ok();
+  };
+  request.write_rows = [](Span<const RowIndex>, const float*) {};
+  RestoreReport report;
+  FindOrInsert(table.get(), {4});
+  auto step = BeginStep(table.get());
+  // A run that restores and trains would wait for itself.
+  EXPECT_ERROR(table->Restore(request, &report), Code::kFailedPrecondition,
+               "one has not ended for 20 ms");
+  EXPECT_EQ(table->size(), 4);
+  EXPECT_TRUE(!held.load());
+  request.wait_for_steps = std::chrono::minutes(1);
+  std::thread restore(
+      [&] { EXPECT_OK(table->Restore(request, &report)); });
+  // None begins while it waits.
+  std::shared_ptr<void> refused;
+  Status status;
+  do {
+    status = table->BeginStep(&refused);
+    refused.reset();
+  } while (status.ok());
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+  EXPECT_TRUE(status.message().find("about to be restored") !=
+              std::string::npos);
+  EXPECT_EQ(table->size(), 4);
+  ended = true;
+  step.reset();
+  restore.join();
+  EXPECT_EQ(table->size(), 3);
+  EXPECT_TRUE(held.load());
+  step = BeginStep(table.get());
+  EXPECT_TRUE(step != nullptr);
+}
+
 // A lookup that counts a key while its row waits to be saved copies the row,
 // wherever that is.
 TEST(Checkpoint_RowsOfFixedCapacityAreSavedByWhoeverCountsThem) {
