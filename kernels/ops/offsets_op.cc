@@ -47,6 +47,8 @@ class OffsetsOp : public OpKernel {
     OP_REQUIRES_OK(context, GetTable(context, 0, &table));
     const tensorflow::Tensor& addresses = context->input(2);
     OP_REQUIRES_OK(context, CheckVector(addresses, "addresses"));
+    // Offsets are not checked again; addresses may come from an earlier step.
+    OP_REQUIRES_OK(context, HoldRowsForStep(context, table));
     tensorflow::Tensor* offsets = nullptr;
     OP_REQUIRES_OK(context,
                    context->allocate_output(0, addresses.shape(), &offsets));

@@ -93,11 +93,13 @@ class StepResource final : public tensorflow::ResourceBase {
 };
 
 // From here on to the end of this step, rows of the table that are evicted are
-// not used again, so that addresses and offsets lead to them and to no others.
-// To be called before an op gets addresses.
+// not used again, and no restore replaces those of a table of fixed capacity,
+// so that addresses and offsets lead to them and to no others. To be called
+// before an op gets addresses.
 inline tensorflow::Status HoldRowsForStep(tensorflow::OpKernelContext* context,
                                           const TableRef& table) {
-  if (!table->table().options().admission.may_evict() ||
+  const mxrec::TableOptions& options = table->table().options();
+  if ((!options.admission.may_evict() && options.fixed_capacity == 0) ||
       context->step_container() == nullptr) {
     return tensorflow::Status();
   }
@@ -105,7 +107,9 @@ inline tensorflow::Status HoldRowsForStep(tensorflow::OpKernelContext* context,
   TF_RETURN_IF_ERROR(context->step_container()->LookupOrCreate<StepResource>(
       context->resource_manager(), table->step_name(), &step,
       [&table](StepResource** created) {
-        *created = new StepResource(table->table().BeginStep());
+        std::shared_ptr<void> begun;
+        TF_RETURN_IF_ERROR(ToTf(table->table().BeginStep(&begun)));
+        *created = new StepResource(std::move(begun));
         return tensorflow::Status();
       }));
   step->Unref();

@@ -53,21 +53,34 @@ class ResetSlotsOp : public OpKernel {
     const int n = static_cast<int>(initial_.size());
     const tensorflow::Tensor& offsets = context->input(n + 1);
     OP_REQUIRES_OK(context, CheckVector(offsets, "offsets"));
-    // Which rows, before any variable is locked: mostly there are none.
-    std::vector<int64_t> stale;
+    // Before any variable is locked: mostly there are none.
+    bool any_stale = false;
+    OP_REQUIRES_OK(context, ToTf(table->table().HasStaleSlots(
+                                InputSpan<int64_t>(offsets), &any_stale)));
+    if (!any_stale) return;
+    // A save must find a row either stale or written.
+    std::vector<VarRef> slots(n);
+    std::vector<tensorflow::Var*> variables;
+    for (int i = 0; i < n; ++i) {
+      OP_REQUIRES_OK(context,
+                     GetRowsVariable(context, i + 1, table->table().options(),
+                                     initial_[i], &slots[i]));
+      variables.push_back(slots[i].get());
+    }
+    const VariableLocks locks = LockAll(std::move(variables));
+    for (const VarRef& slot : slots) {
+      OP_REQUIRES_OK(context, MakeUnshared(context, slot->tensor()));
+    }
+    const int dim = table->table().options().dim;
     OP_REQUIRES_OK(context,
                    ToTf(table->table().ResetSlots(
-                       InputSpan<int64_t>(offsets),
-                       [&stale](int64_t offset) { stale.push_back(offset); })));
-    if (stale.empty()) return;
-    const int dim = table->table().options().dim;
-    for (int i = 0; i < n; ++i) {
-      RowsOfVariable rows;
-      OP_REQUIRES_OK(context, rows.Lock(context, i + 1, table, initial_[i]));
-      for (const int64_t offset : stale) {
-        std::fill_n(rows.data() + offset * dim, dim, initial_[i]);
-      }
-    }
+                       InputSpan<int64_t>(offsets), [&](int64_t offset) {
+                         for (int i = 0; i < n; ++i) {
+                           float* const data =
+                               slots[i]->tensor()->flat<float>().data();
+                           std::fill_n(data + offset * dim, dim, initial_[i]);
+                         }
+                       })));
   }
 
  private:

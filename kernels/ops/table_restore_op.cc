@@ -4,13 +4,14 @@
 #include "shape_fns.h"
 #include "table_variables.h"
 #include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/platform/env.h"
 
 namespace mxrec_ops {
 namespace {
 
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
+using tensorflow::Status;
 
 REGISTER_OP("MxRecTableRestore")
     .Input("handle: resource")
@@ -32,7 +33,9 @@ REGISTER_OP("MxRecTableRestore")
 Replaces the content of a table by what MxRecTableSave saved, of any table with
 equal dim and key_dtype.
 
-All is checked first; after an error the table is as it was.
+All is checked first; after an error the table is as it was. With a table of fixed
+capacity it waits until the steps that use the table have ended, at most 30
+seconds, and no other may begin meanwhile.
 
 prefix: of the checkpoint.
 manifest: that the checkpoint holds.
@@ -42,9 +45,10 @@ part, parts: of several parts, of which each has the keys of one hash value, the
   one to restore.
 )doc");
 
-class TableRestoreOp : public OpKernel {
+class TableRestoreOp : public tensorflow::AsyncOpKernel {
  public:
-  explicit TableRestoreOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit TableRestoreOp(OpKernelConstruction* context)
+      : AsyncOpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("V", &num_variables_));
     OP_REQUIRES_OK(context, context->GetAttr("S", &num_steps_));
     OP_REQUIRES_OK(context, context->GetAttr("key_dtype", &request_.key_dtype));
@@ -58,30 +62,44 @@ class TableRestoreOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("parts", &request_.parts));
   }
 
-  void Compute(OpKernelContext* context) override {
+  // In a thread of its own: it may wait for steps, which need those of this
+  // one.
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    tensorflow::Env::Default()->SchedClosure(
+        [this, context, done = std::move(done)] {
+          context->SetStatus(Restore(context));
+          done();
+        });
+  }
+
+ private:
+  Status Restore(OpKernelContext* context) const {
     TableRef table;
-    OP_REQUIRES_OK(context, GetTable(context, 0, &table));
-    OP_REQUIRES_OK(context, CheckScalar(context->input(1), "prefix"));
-    OP_REQUIRES_OK(context, CheckScalar(context->input(2), "manifest"));
+    TF_RETURN_IF_ERROR(GetTable(context, 0, &table));
+    TF_RETURN_IF_ERROR(CheckScalar(context->input(1), "prefix"));
+    TF_RETURN_IF_ERROR(CheckScalar(context->input(2), "manifest"));
     const std::vector<float>& initials = request_.slots.initial_values;
     TableVariables variables;
-    OP_REQUIRES_OK(context,
-                   variables.Get(context, 3, num_variables_, num_steps_,
-                                 table->table().options(), initials));
-    variables.Hold();
-    OP_REQUIRES_OK(context, variables.MakeWritable(context));
+    TF_RETURN_IF_ERROR(variables.Get(context, 3, num_variables_, num_steps_,
+                                     table->table().options(), initials));
     mxrec::RestoreRequest request = request_;
     request.prefix = context->input(1).scalar<tensorflow::tstring>()();
     const std::string manifest =
         context->input(2).scalar<tensorflow::tstring>()();
-    OP_REQUIRES_OK(context,
-                   ToTf(mxrec::SavedTable::Decode(
-                       manifest, "'" + request.prefix + "'", &request.saved)));
+    TF_RETURN_IF_ERROR(ToTf(mxrec::SavedTable::Decode(
+        manifest, "'" + request.prefix + "'", &request.saved)));
+    request.hold_rows = [&variables, context] {
+      variables.Hold();
+      const Status status = variables.MakeWritable(context);
+      if (status.ok()) return mxrec::Status::Ok();
+      return mxrec::Status::ResourceExhausted(
+          std::string(status.message().data(), status.message().size()));
+    };
     request.write_rows =
         [&variables](mxrec::Span<const mxrec::RowIndex> offsets,
                      const float* rows) { variables.Write(offsets, rows); };
     mxrec::RestoreReport report;
-    OP_REQUIRES_OK(context, ToTf(table->table().Restore(request, &report)));
+    TF_RETURN_IF_ERROR(ToTf(table->table().Restore(request, &report)));
     if (!report.differences.empty()) {
       LOG(WARNING) << "table '" << table->table().options().name
                    << "' was restored from '" << request.prefix
@@ -91,9 +109,9 @@ class TableRestoreOp : public OpKernel {
     // A new key's slots must not be those of a key of before.
     variables.ResetSlots(report.keys, initials);
     variables.SetSteps(report.steps);
+    return Status();
   }
 
- private:
   mxrec::RestoreRequest request_;  // what the attributes say
   int num_variables_ = 0;
   int num_steps_ = 0;

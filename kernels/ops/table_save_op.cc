@@ -64,13 +64,16 @@ class TableSaveOp : public OpKernel {
     OP_REQUIRES_OK(context, variables.Get(context, 2, num_variables_,
                                           num_steps_, table->table().options(),
                                           request_.slots.initial_values));
-    variables.Hold();
     mxrec::SaveRequest request = request_;
     request.prefix = context->input(1).scalar<tensorflow::tstring>()();
     const SaveRequests::Wish wish = SaveRequests::Global().Of(request.prefix);
     request.kind = wish.kind;
     request.least_count = wish.least_count;
-    request.steps = variables.steps();
+    request.hold_rows = [&variables](int64_t* steps) {
+      variables.Hold();
+      *steps = variables.steps();
+    };
+    request.release_rows = [&variables] { variables.Release(); };
     request.read_rows = [&variables](mxrec::Span<const mxrec::RowIndex> offsets,
                                      float* out) {
       variables.Read(offsets, out);

@@ -72,15 +72,12 @@ class TableVariables {
   }
 
   void Hold() {
-    for (const VarRef& variable : rows_) {
-      locks_.push_back(
-          std::make_unique<tensorflow::mutex_lock>(*variable->mu()));
-    }
-    for (const VarRef& variable : steps_) {
-      locks_.push_back(
-          std::make_unique<tensorflow::mutex_lock>(*variable->mu()));
-    }
+    std::vector<tensorflow::Var*> variables;
+    for (const VarRef& variable : rows_) variables.push_back(variable.get());
+    for (const VarRef& variable : steps_) variables.push_back(variable.get());
+    locks_ = LockAll(std::move(variables));
   }
+  void Release() { locks_.clear(); }
 
   // The methods below need Hold().
   tensorflow::Status MakeWritable(tensorflow::OpKernelContext* context) {
@@ -133,7 +130,7 @@ class TableVariables {
   std::vector<VarRef> rows_;
   std::vector<VarRef> steps_;
   // Last, so that the locks go before what they lock.
-  std::vector<std::unique_ptr<tensorflow::mutex_lock>> locks_;
+  VariableLocks locks_;
 };
 
 }  // namespace mxrec_ops

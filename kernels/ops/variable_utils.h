@@ -2,8 +2,11 @@
 #ifndef MXREC_OPS_VARIABLE_UTILS_H_
 #define MXREC_OPS_VARIABLE_UTILS_H_
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "op_utils.h"
 #include "tensorflow/core/framework/resource_var.h"
@@ -11,6 +14,20 @@
 namespace mxrec_ops {
 
 using VarRef = tensorflow::core::RefCountPtr<tensorflow::Var>;
+
+using VariableLocks = std::vector<std::unique_ptr<tensorflow::mutex_lock>>;
+
+// Several variables at a time, in an order that all who lock several have.
+inline VariableLocks LockAll(std::vector<tensorflow::Var*> variables) {
+  std::sort(variables.begin(), variables.end(), std::less<tensorflow::Var*>());
+  variables.erase(std::unique(variables.begin(), variables.end()),
+                  variables.end());
+  VariableLocks locks;
+  for (tensorflow::Var* const variable : variables) {
+    locks.push_back(std::make_unique<tensorflow::mutex_lock>(*variable->mu()));
+  }
+  return locks;
+}
 
 // Who has read a variable may still hold its buffer.
 inline tensorflow::Status MakeUnshared(tensorflow::OpKernelContext* context,

@@ -70,6 +70,14 @@ class Candidates {
     }
   }
 
+  // `visit` may change counts and times.
+  template <typename Visit>
+  void ForEach(const Visit& visit) {
+    for (Entry& entry : entries_) {
+      if (entry.exists()) visit(entry);
+    }
+  }
+
  private:
   static constexpr int64_t kEmpty = -1;
   static constexpr int64_t kMinSlots = 16;

@@ -80,6 +80,9 @@ class RowAccess {
     if (!IsSet(word->load(std::memory_order_relaxed), row)) return false;
     return IsSet(word->fetch_and(~BitOf(row), std::memory_order_relaxed), row);
   }
+  bool HasStaleSlots(RowIndex row) const {
+    return IsSet(Word(kStaleSlots, row)->load(std::memory_order_relaxed), row);
+  }
   // Before the row becomes visible.
   void Freeze(RowIndex row) const {
     Word(kFrozen, row)->fetch_or(BitOf(row), std::memory_order_relaxed);

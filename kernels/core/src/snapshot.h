@@ -7,11 +7,14 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "mxrec/checkpoint.h"
+#include "mxrec/span.h"
 #include "row_store.h"
 
 namespace mxrec {
@@ -24,14 +27,19 @@ namespace mxrec {
 // pending.
 class Snapshot {
  public:
-  // `stride` floats per row, those at the beginning of it; 0: none.
+  using ReadRows = std::function<void(Span<const RowIndex>, float*)>;
+
+  // `stride` floats per row, those at the beginning of it; 0: they are
+  // elsewhere, from where `read_rows` copies them, `stride_elsewhere` each.
   Snapshot(TableFileWriter* writer, int64_t rows, int stride, bool counts,
-           bool times)
+           bool times, ReadRows read_rows, int64_t stride_elsewhere)
       : writer_(writer),
         rows_(rows),
         stride_(stride),
         counts_(counts),
         times_(times),
+        read_rows_(std::move(read_rows)),
+        stride_elsewhere_(stride_elsewhere),
         pending_(new std::atomic<uint64_t>[static_cast<size_t>((rows + 63) /
                                                                64)]()) {}
 
@@ -50,7 +58,7 @@ class Snapshot {
                                  std::memory_order_release);
   }
 
-  // Appends a row to `buffer`.
+  // Appends a row to `buffer`, but for what is elsewhere.
   void Append(const RowAccess& access, RowIndex row, BlockBuffer* buffer) {
     const int64_t i = buffer->size++;
     int column = 0;
@@ -82,9 +90,18 @@ class Snapshot {
         return;
       }
       Append(access, row, kept_.get());
+      if (stride_ == 0) {
+        read_rows_(
+            Span<const RowIndex>(&row, 1),
+            RowsElsewhere(kept_.get()) + (kept_->size - 1) * stride_elsewhere_);
+      }
       if (kept_->size == kept_->capacity()) writer_->Submit(std::move(kept_));
     }
     ClearPending(row);
+  }
+  // Copies what is elsewhere of the rows of a buffer, from its first on.
+  void ReadElsewhere(const std::vector<RowIndex>& rows, BlockBuffer* buffer) {
+    if (!rows.empty()) read_rows_(rows, RowsElsewhere(buffer));
   }
   TableFileWriter* writer() const { return writer_; }
   void SubmitKept() {
@@ -93,11 +110,18 @@ class Snapshot {
   }
 
  private:
+  static float* RowsElsewhere(BlockBuffer* buffer) {
+    return buffer->column<float>(static_cast<int>(buffer->columns().size()) -
+                                 1);
+  }
+
   TableFileWriter* const writer_;
   const int64_t rows_;
   const int stride_;
   const bool counts_;
   const bool times_;
+  const ReadRows read_rows_;
+  const int64_t stride_elsewhere_;
   const std::unique_ptr<std::atomic<uint64_t>[]> pending_;
   std::mutex mutex_;  // guards kept_
   std::unique_ptr<BlockBuffer> kept_;

@@ -3,6 +3,8 @@
 #define MXREC_SRC_STEP_CLOCK_H_
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -26,11 +28,39 @@ class StepClock {
     ++running_[epoch_];
     return epoch_;
   }
-  void End(uint64_t begun) {
+  // False, and nothing has begun, between Stop and Resume.
+  bool BeginUnlessStopped(uint64_t* begun) {
     std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = running_.find(begun);
-    if (--found->second == 0) running_.erase(found);
-    UpdateOldest();
+    if (stops_ > 0) return false;
+    *begun = epoch_;
+    ++running_[epoch_];
+    return true;
+  }
+  void End(uint64_t begun) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      const auto found = running_.find(begun);
+      if (--found->second == 0) running_.erase(found);
+      UpdateOldest();
+      if (!running_.empty() || stops_ == 0) return;
+    }
+    none_running_.notify_all();
+  }
+  // Waits until no step is running. False, and not stopped, if some still are
+  // when the time is over.
+  bool Stop(std::chrono::milliseconds wait) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    ++stops_;
+    // Not wait_for: ThreadSanitizer does not know what that calls.
+    const bool none =
+        none_running_.wait_until(lock, std::chrono::system_clock::now() + wait,
+                                 [this] { return running_.empty(); });
+    if (!none) --stops_;
+    return none;
+  }
+  void Resume() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    --stops_;
   }
   // Ends the epoch of what has been evicted by now. Returns it.
   uint64_t Advance() {
@@ -68,6 +98,8 @@ class StepClock {
   }
 
   std::mutex mutex_;
+  std::condition_variable none_running_;
+  int stops_ = 0;
   uint64_t epoch_ = 1;
   std::map<uint64_t, int64_t> running_;  // steps by the epoch they began in
   std::atomic<uint64_t> oldest_{1};      // of those, else epoch_

@@ -88,13 +88,20 @@ void TableImpl::LowerOldestWaiting(uint64_t epoch) {
   }
 }
 
-std::shared_ptr<void> TableImpl::BeginStep() {
-  if (StepsToWaitFor() == nullptr) return nullptr;
+Status TableImpl::BeginStep(std::shared_ptr<void>* step) {
+  step->reset();
+  if (StepsToWaitFor() == nullptr) return Status::Ok();
   // The clock may outlive the table.
   const std::shared_ptr<StepClock> steps = steps_;
-  const uint64_t begun = steps->Begin();
-  return std::shared_ptr<void>(steps.get(),
-                               [steps, begun](void*) { steps->End(begun); });
+  uint64_t begun = 0;
+  if (!steps->BeginUnlessStopped(&begun)) {
+    return Status::FailedPrecondition(
+        "table '" + options_.name +
+        "' is about to be restored and waits for the steps that use it to "
+        "end: no other may begin; run it again when the restore has ended");
+  }
+  step->reset(steps.get(), [steps, begun](void*) { steps->End(begun); });
+  return Status::Ok();
 }
 
 // Without locks: what a visible row says of its key stays while it is visible,
@@ -248,6 +255,15 @@ void TableImpl::SetUnknownTimes() {
       rows_->TimeOf(row)->compare_exchange_strong(none, newest,
                                                   std::memory_order_relaxed);
     }
+  }
+  for (const auto& shard : shards_) {
+    std::lock_guard<std::mutex> lock(shard->mutex);
+    BeforeCandidatesChange(shard.get());
+    shard->candidates.ForEach([&](Candidates::Entry& entry) {
+      if (entry.time != 0) return;
+      entry.time = newest;
+      CandidateChanged(shard.get(), entry.key);
+    });
   }
 }
 

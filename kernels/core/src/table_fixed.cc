@@ -73,6 +73,23 @@ Status TableImpl::TrainedPositions(Span<const int64_t> offsets,
   return Status::Ok();
 }
 
+Status TableImpl::HasStaleSlots(Span<const int64_t> offsets, bool* any) const {
+  SharedLock layout(layout_lock_);
+  if (rows_ == nullptr) return ReleasedError();
+  if (!is_fixed()) return WrongKind("an offset");
+  const int64_t rows_ready = rows_->capacity();
+  *any = false;
+  for (int64_t i = 0; i < offsets.size(); ++i) {
+    const int64_t offset = offsets[i];
+    if (offset < -1 || offset >= options_.fixed_capacity) {
+      return IllegalOffset(offset, i);
+    }
+    *any |= offset >= 0 && offset < rows_ready &&
+            rows_->HasStaleSlots(static_cast<RowIndex>(offset));
+  }
+  return Status::Ok();
+}
+
 Status TableImpl::ResetSlots(Span<const int64_t> offsets,
                              const std::function<void(int64_t)>& write) {
   SharedLock layout(layout_lock_);

@@ -87,10 +87,11 @@ class TableImpl final : public Table {
   Status TrainedPositions(Span<const int64_t> offsets,
                           std::vector<int64_t>* positions) const override;
   void ForgetInitializedRows() override;
+  Status HasStaleSlots(Span<const int64_t> offsets, bool* any) const override;
   Status ResetSlots(Span<const int64_t> offsets,
                     const std::function<void(int64_t)>& write) override;
 
-  std::shared_ptr<void> BeginStep() override;
+  Status BeginStep(std::shared_ptr<void>* step) override;
   Status Evict(int64_t threshold, Evicted* evicted) override;
   Status SetAccessThreshold(int64_t threshold, int64_t* in_force) override;
   AdmissionState admission_state() const override;
@@ -262,7 +263,8 @@ class TableImpl final : public Table {
                  const Parallel& parallel);
 
   StepClock* StepsToWaitFor() const {
-    return options_.admission.may_evict() ? steps_.get() : nullptr;
+    return options_.admission.may_evict() || is_fixed() ? steps_.get()
+                                                        : nullptr;
   }
   template <typename Goes>
   void CollectVictims(int64_t begin, int64_t end, const Goes& goes,
@@ -345,14 +347,18 @@ class TableImpl final : public Table {
                       TableFileWriter* writer) const;
   void MarkPending(const SaveRequest& request, SaveKind kind,
                    Snapshot* snapshot);
-  Status CopyPending(const SaveRequest& request, Snapshot* snapshot,
-                     int64_t* row, BlockBuffer* buffer);
+  Status CopyPending(Snapshot* snapshot, int64_t* row, BlockBuffer* buffer);
+  void ReadRowsElsewhere(const SaveRequest& request, Span<const RowIndex> rows,
+                         float* out) const;
   Status CopyCandidates();
   void UncountAll();
   void RestoreAdmission(const Manifest& manifest, bool has_times,
                         RestoreReport* report);
   Status CheckSaved(const RestoreRequest& request,
                     const Manifest& manifest) const;
+  // Until `stopped` is dropped no step is running.
+  Status StopSteps(const RestoreRequest& request,
+                   std::shared_ptr<void>* stopped);
   Status ResetContent(const SlotLayout& slots);
 
   const TableOptions options_;

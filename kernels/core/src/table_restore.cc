@@ -318,6 +318,9 @@ Status TableImpl::ResetContent(const SlotLayout& slots) {
   size_.store(0, std::memory_order_relaxed);
   freed_ = FreedRows();
   rows_waiting_.store(0, std::memory_order_relaxed);
+  rows_ready_.store(0, std::memory_order_relaxed);
+  lacks_rows_.store(false, std::memory_order_relaxed);
+  oldest_waiting_.store(UINT64_MAX, std::memory_order_relaxed);
   sweep_ = Sweep();
   LogErasedKeys(false);
   // The next delta has nothing to build on.
@@ -328,7 +331,9 @@ Status TableImpl::ResetContent(const SlotLayout& slots) {
   return status;
 }
 
-// What is configured wins over what was saved.
+// What is configured wins over what was saved, and whether the table is frozen
+// is told by what was saved with the same configuration. Not saved:
+// coefficients, which belong to lookups.
 void TableImpl::RestoreAdmission(const Manifest& manifest, bool has_times,
                                  RestoreReport* report) {
   const AdmissionOptions& admission = options_.admission;
@@ -343,7 +348,13 @@ void TableImpl::RestoreAdmission(const Manifest& manifest, bool has_times,
   times_unknown_.store(admission.record_times && !has_times);
   access_threshold_.store(admission.access_threshold,
                           std::memory_order_relaxed);
-  is_frozen_.store(admission.access_threshold == 0, std::memory_order_relaxed);
+  // A table that was frozen by hand stays so, if it is still set up in the way
+  // that it was frozen in.
+  const bool stays_frozen =
+      saved("frozen") == 1 &&
+      saved("access_threshold") == admission.access_threshold;
+  is_frozen_.store(admission.access_threshold == 0 || stays_frozen,
+                   std::memory_order_relaxed);
   for (const auto& [name, now] :
        {std::pair<const char*, int64_t>{"access_threshold",
                                         admission.access_threshold},
@@ -354,6 +365,19 @@ void TableImpl::RestoreAdmission(const Manifest& manifest, bool has_times,
         std::to_string(now) + " (saved with " + std::to_string(saved(name)) +
         ")";
   }
+}
+
+Status TableImpl::StopSteps(const RestoreRequest& request,
+                            std::shared_ptr<void>* stopped) {
+  if (!steps_->Stop(request.wait_for_steps)) {
+    return Status::FailedPrecondition(
+        "table '" + options_.name + "': cannot restore '" + request.prefix +
+        "' while a step uses the table, and one has not ended for " +
+        std::to_string(request.wait_for_steps.count()) +
+        " ms; restore in a run of its own, while nothing else runs");
+  }
+  stopped->reset(steps_.get(), [this](void*) { steps_->Resume(); });
+  return Status::Ok();
 }
 
 Status TableImpl::Restore(const RestoreRequest& request,
@@ -382,8 +406,17 @@ Status TableImpl::Restore(const RestoreRequest& request,
       if (!status.ok()) return status;
     }
   }
+  // A step that has offsets of this content must not write to rows of the next.
+  std::shared_ptr<void> stopped;
+  if (is_fixed()) {
+    status = StopSteps(request, &stopped);
+    if (status.ok() && request.hold_rows) status = request.hold_rows();
+    if (!status.ok()) return status;
+  }
   std::lock_guard<std::mutex> no_eviction(evict_mutex_);
   UniqueLock layout(layout_lock_);
+  // Who begins now waits for the lock.
+  stopped.reset();
   if (rows_ == nullptr) return ReleasedError();
   // An optimizer may have added slots in between.
   status = CheckSaved(request, manifest);

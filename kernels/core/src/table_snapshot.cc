@@ -170,6 +170,8 @@ Status TableImpl::Stream(const SaveRequest& request, SaveKind kind,
                          bool* layout_changed) {
   std::unique_ptr<Snapshot> snapshot;
   std::vector<Key> evicted;
+  int64_t steps = request.steps;
+  if (request.hold_rows) request.hold_rows(&steps);
   {
     SharedLock layout(layout_lock_);
     UniqueLock inserts(inserts_lock_);
@@ -183,9 +185,13 @@ Status TableImpl::Stream(const SaveRequest& request, SaveKind kind,
       return Status::Ok();
     }
     const int64_t rows = std::min(rows_->capacity(), rows_->rows_allocated());
-    snapshot = std::make_unique<Snapshot>(writer, rows, rows_->stride(),
-                                          options_.record_counts,
-                                          options_.admission.record_times);
+    const auto read_rows = [this, &request](Span<const RowIndex> read,
+                                            float* out) {
+      ReadRowsElsewhere(request, read, out);
+    };
+    snapshot = std::make_unique<Snapshot>(
+        writer, rows, rows_->stride(), options_.record_counts,
+        options_.admission.record_times, read_rows, manifest->stride());
     if (kind != SaveKind::kPlain) BeginTracking(request, rows);
     if (kind == SaveKind::kDelta) evicted = tracker_->EvictedSaving();
     MarkPending(request, kind, snapshot.get());
@@ -203,7 +209,7 @@ Status TableImpl::Stream(const SaveRequest& request, SaveKind kind,
       manifest->notes["newest_time"] = std::to_string(state.newest_time);
     }
     manifest->size = size();
-    manifest->steps = is_fixed() ? request.steps : slot_steps_;
+    manifest->steps = is_fixed() ? steps : slot_steps_;
     manifest->updates = update_count_.load(std::memory_order_relaxed);
     snapshot_ = snapshot.get();
     const auto end = std::chrono::steady_clock::now();
@@ -216,9 +222,12 @@ Status TableImpl::Stream(const SaveRequest& request, SaveKind kind,
   while (status.ok() && row < snapshot->rows()) {
     std::unique_ptr<BlockBuffer> buffer = writer->Take();
     if (buffer == nullptr) break;
-    status = CopyPending(request, snapshot.get(), &row, buffer.get());
+    status = CopyPending(snapshot.get(), &row, buffer.get());
     writer->Submit(std::move(buffer));
   }
+  // No row is pending any more, so nobody reads them for this save.
+  const bool all_copied = status.ok() && row >= snapshot->rows();
+  if (all_copied && request.release_rows) request.release_rows();
   if (status.ok()) status = CopyCandidates();
   {
     SharedLock layout(layout_lock_);
@@ -315,10 +324,28 @@ void TableImpl::KeepCandidates(Shard* shard) {
   flush();
 }
 
+// A key that was found and not read yet has a row that nobody has written: that
+// is saved as it will begin. The slots of a row that was another key's begin
+// anew, too.
+void TableImpl::ReadRowsElsewhere(const SaveRequest& request,
+                                  Span<const RowIndex> rows, float* out) const {
+  request.read_rows(rows, out);
+  for (const RowIndex row : rows) {
+    const bool is_initialized = rows_->IsInitialized(row);
+    if (!is_initialized) initializer_.Fill(*rows_->KeyOf(row), out);
+    out += options_.dim;
+    const bool begins_slots = !is_initialized || rows_->HasStaleSlots(row);
+    for (const float initial : request.slots.initial_values) {
+      if (begins_slots) std::fill_n(out, options_.dim, initial);
+      out += options_.dim;
+    }
+  }
+}
+
 // Fills a buffer with pending rows from *row on, in one go: what it copies
 // cannot change meanwhile.
-Status TableImpl::CopyPending(const SaveRequest& request, Snapshot* snapshot,
-                              int64_t* row, BlockBuffer* buffer) {
+Status TableImpl::CopyPending(Snapshot* snapshot, int64_t* row,
+                              BlockBuffer* buffer) {
   SharedLock layout(layout_lock_);
   if (rows_ == nullptr) return ReleasedError();
   // Counts, times and evictions go on beside updates.
@@ -353,10 +380,7 @@ Status TableImpl::CopyPending(const SaveRequest& request, Snapshot* snapshot,
       words[first >> 6].fetch_and(~copied, std::memory_order_release);
     }
   }
-  if (is_fixed() && !elsewhere.empty()) {
-    const int column = static_cast<int>(buffer->columns().size()) - 1;
-    request.read_rows(elsewhere, buffer->column<float>(column));
-  }
+  snapshot->ReadElsewhere(elsewhere, buffer);
   return Status::Ok();
 }
 

@@ -500,12 +500,196 @@ TEST(Checkpoint_OverlappingSavesAreRefusedByName) {
   EXPECT_EQ(directory.Files().size(), 1);
 }
 
+// Of a table of fixed capacity, as if all rows had been read.
+void InitializeAll(Table* table) {
+  std::vector<int64_t> offsets(table->options().fixed_capacity);
+  for (size_t i = 0; i < offsets.size(); ++i) offsets[i] = i;
+  ASSERT_OK(table->InitializeRows(offsets, [](int64_t, const float*) {}));
+}
+
+// Saves a table of fixed capacity whose rows [capacity, 1 + slots] of dim
+// floats are in `content`, and gives what a growing table restores.
+std::map<Key, ExportedRow> SavedRows(Table* table, SaveRequest request,
+                                     const std::vector<float>& content) {
+  const int64_t stride =
+      table->options().dim *
+      (1 + static_cast<int64_t>(request.slots.initial_values.size()));
+  if (!request.read_rows) {
+    request.read_rows = [&](Span<const RowIndex> offsets, float* out) {
+      for (const RowIndex offset : offsets) {
+        out = std::copy_n(content.data() + offset * stride, stride, out);
+      }
+    };
+  }
+  SavedTable saved;
+  EXPECT_OK(table->Save(request, &saved));
+  TableOptions options = Options("grows", table->options().dim);
+  const auto grows = MakeTable(options);
+  EXPECT_OK(Restore(grows.get(), request.prefix, saved));
+  return Export(*grows);
+}
+
+TEST(Checkpoint_RowsThatNobodyHasWrittenAreSavedAsTheyBegin) {
+  const TemporaryDirectory directory;
+  TableOptions options = Options("t", 2);
+  options.fixed_capacity = 2;
+  options.admission.record_times = true;
+  const auto table = MakeTable(options);
+  const std::vector<float> old = {1, 1, 2, 2, 3, 3, 4, 4};
+  SaveRequest request = SaveTo(directory / "m");
+  request.slots = SlotLayout{"Adagrad", {0.5f}};
+  Occurrences seen;
+  const auto see = [&](Key key, int64_t time) {
+    std::vector<Address> address(1);
+    seen.times = Span<const int64_t>(&time, 1);
+    ASSERT_OK(
+        table->FindOrAdmit(std::vector<Key>{key}, {}, seen, address, Serial()));
+    return static_cast<int64_t>(RowOf(address[0]));
+  };
+  const std::vector<int64_t> first = {see(10, 1)};
+  std::vector<float> initial(2);
+  const auto fill = [&](int64_t, const float* row) {
+    initial.assign(row, row + 2);
+  };
+  auto rows = SavedRows(table.get(), request, old);
+  const std::vector<float> unwritten = rows.at(10).row;
+  ASSERT_OK(table->InitializeRows(first, fill));
+  EXPECT_TRUE(SameBits(unwritten, {initial[0], initial[1], 0.5f, 0.5f}));
+  // Written now.
+  rows = SavedRows(table.get(), request, old);
+  EXPECT_TRUE(SameBits(rows.at(10).row, {old.begin() + 4 * first[0],
+                                         old.begin() + 4 * first[0] + 4}));
+  // The row becomes another key's: it is written before its slots are.
+  Evicted evicted;
+  see(20, 100);
+  ASSERT_OK(table->Evict(50, &evicted));
+  EXPECT_EQ(evicted.keys, 1);
+  const int64_t reused = see(30, 100);
+  EXPECT_EQ(reused, first[0]);
+  rows = SavedRows(table.get(), request, old);
+  ASSERT_OK(table->InitializeRows(first, fill));
+  EXPECT_TRUE(SameBits(rows.at(30).row, {initial[0], initial[1], 0.5f, 0.5f}));
+  rows = SavedRows(table.get(), request, old);
+  EXPECT_TRUE(SameBits(rows.at(30).row,
+                       {old[4 * reused], old[4 * reused + 1], 0.5f, 0.5f}));
+  bool any = false;
+  ASSERT_OK(table->HasStaleSlots(first, &any));
+  EXPECT_TRUE(any);
+  ASSERT_OK(table->ResetSlots(first, [](int64_t) {}));
+  ASSERT_OK(table->HasStaleSlots(first, &any));
+  EXPECT_TRUE(!any);
+  rows = SavedRows(table.get(), request, old);
+  EXPECT_EQ(rows.at(30).row[2], old[4 * reused + 2]);
+}
+
+TEST(Checkpoint_ARestoreOfFixedCapacityWaitsForSteps) {
+  const TemporaryDirectory directory;
+  TableOptions options = Options("t", 1);
+  options.fixed_capacity = 8;
+  const auto table = MakeTable(options);
+  FindOrInsert(table.get(), {1, 2, 3});
+  SaveRequest save = SaveTo(directory / "m");
+  save.read_rows = [](Span<const RowIndex>, float*) {};
+  RestoreRequest request;
+  request.prefix = save.prefix;
+  ASSERT_OK(table->Save(save, &request.saved));
+  request.wait_for_steps = std::chrono::milliseconds(20);
+  std::atomic<bool> ended{false};
+  std::atomic<bool> held{false};
+  request.hold_rows = [&] {
+    EXPECT_TRUE(ended.load());
+    held = true;
+    return Status::Ok();
+  };
+  request.write_rows = [](Span<const RowIndex>, const float*) {};
+  RestoreReport report;
+  FindOrInsert(table.get(), {4});
+  auto step = BeginStep(table.get());
+  // A run that restores and trains would wait for itself.
+  EXPECT_ERROR(table->Restore(request, &report), Code::kFailedPrecondition,
+               "one has not ended for 20 ms");
+  EXPECT_EQ(table->size(), 4);
+  EXPECT_TRUE(!held.load());
+  request.wait_for_steps = std::chrono::minutes(1);
+  std::thread restore([&] { EXPECT_OK(table->Restore(request, &report)); });
+  // None begins while it waits.
+  std::shared_ptr<void> refused;
+  Status status;
+  do {
+    status = table->BeginStep(&refused);
+    refused.reset();
+  } while (status.ok());
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+  EXPECT_TRUE(status.message().find("about to be restored") !=
+              std::string::npos);
+  EXPECT_EQ(table->size(), 4);
+  ended = true;
+  step.reset();
+  restore.join();
+  EXPECT_EQ(table->size(), 3);
+  EXPECT_TRUE(held.load());
+  step = BeginStep(table.get());
+  EXPECT_TRUE(step != nullptr);
+}
+
+// A lookup that counts a key while its row waits to be saved copies the row,
+// wherever that is.
+TEST(Checkpoint_RowsOfFixedCapacityAreSavedByWhoeverCountsThem) {
+  const TemporaryDirectory directory;
+  constexpr int kDim = 64;
+  constexpr int64_t kKeys = 40000;  // several buffers
+  TableOptions options = Options("t", kDim);
+  options.fixed_capacity = kKeys;
+  options.admission.record_times = true;
+  const auto table = MakeTable(options);
+  const std::vector<Key> keys = KeyRange(0, kKeys);
+  FindOrInsert(table.get(), keys);
+  InitializeAll(table.get());
+  SaveRequest request = SaveTo(directory / "m");
+  std::atomic<int> calls{0};
+  std::atomic<bool> held{false};
+  std::thread counting;
+  request.hold_rows = [&](int64_t* steps) {
+    held = true;
+    *steps = 5;
+  };
+  request.release_rows = [&] {
+    counting.join();
+    held = false;
+  };
+  request.read_rows = [&](Span<const RowIndex> offsets, float* out) {
+    EXPECT_TRUE(held.load());
+    // Begins to count when the first buffer is full.
+    if (calls++ == 0) {
+      counting = std::thread([&] {
+        std::vector<Key> last(keys.rbegin(), keys.rbegin() + kKeys / 2);
+        FindOrInsert(table.get(), last);
+      });
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    for (const RowIndex offset : offsets) {
+      out = std::fill_n(out, kDim, static_cast<float>(offset));
+    }
+  };
+  const auto rows = SavedRows(table.get(), request, {});
+  EXPECT_EQ(rows.size(), kKeys);
+  EXPECT_LT(100, calls.load());  // most by the thread that counts
+  EXPECT_TRUE(!held.load());
+  int64_t wrong = 0;
+  for (const auto& [key, row] : rows) {
+    const float offset = static_cast<float>(RowOf(Find(*table, {key})[0]));
+    wrong += row.row[0] != offset || row.row[kDim - 1] != offset;
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
 TEST(Checkpoint_RowsOfFixedCapacityAreTheCallers) {
   const TemporaryDirectory directory;
   TableOptions options = Options("t", 2);
   options.fixed_capacity = 4;
   const auto table = MakeTable(options);
   FindOrInsert(table.get(), {10, 20, 30});
+  InitializeAll(table.get());
   SaveRequest request = SaveTo(directory / "m");
   request.slots = SlotLayout{"Adagrad", {0.5f}};
   request.steps = 9;

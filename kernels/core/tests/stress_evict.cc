@@ -152,7 +152,7 @@ class EvictionStress {
   }
 
   void Train(Rng* rng) {
-    auto step = table_->BeginStep();
+    auto step = BeginStep(table_.get());
     const auto keys = Batch(rng);
     std::vector<int64_t> times(
         Below(rng, 2) == 0 ? 1 : static_cast<int64_t>(keys.size()));
@@ -193,7 +193,7 @@ class EvictionStress {
   }
 
   void Evaluate(Rng* rng) {
-    auto step = table_->BeginStep();
+    auto step = BeginStep(table_.get());
     const auto keys = Batch(rng);
     std::vector<Address> addresses(keys.size(), -1);
     EXPECT_OK(

@@ -101,7 +101,7 @@ class SavingStress {
   }
 
   void TrainStable() {
-    const auto step = table_->BeginStep();
+    const auto step = BeginStep(table_.get());
     const std::vector<Address> addresses =
         See(table_.get(), KeyRange(0, kStable));
     Add(addresses);
@@ -110,14 +110,14 @@ class SavingStress {
   void TrainOthers(Rng* rng) {
     std::vector<Key> keys(kBatch);
     for (Key& key : keys) key = kStable + Below(rng, kOthers);
-    const auto step = table_->BeginStep();
+    const auto step = BeginStep(table_.get());
     Add(See(table_.get(), keys));
   }
 
   void Look(Rng* rng) {
     std::vector<Key> keys(kBatch);
     for (Key& key : keys) key = Below(rng, kStable + kOthers);
-    const auto step = table_->BeginStep();
+    const auto step = BeginStep(table_.get());
     std::vector<Address> hints = LookAhead(table_.get(), keys, false);
     std::vector<Address> addresses(keys.size());
     Occurrences seen;

@@ -106,11 +106,11 @@ TEST(Evict_RowsAreUsedAgain) {
 
 TEST(Evict_AStepKeepsItsRows) {
   const auto table = MakeTable(Evicting());
-  auto step = table->BeginStep();
+  auto step = BeginStep(table.get());
   const auto addresses = See(table.get(), {1}, 10);
   const auto row = Gather(*table, addresses);
   EXPECT_EQ(Evict(table.get(), 0), 1);
-  const auto later = table->BeginStep();
+  const auto later = BeginStep(table.get());
   const auto others = See(table.get(), KeyRange(100, 3000), 20);
   // Readable and updatable, without effect on anything live.
   EXPECT_TRUE(SameBits(Gather(*table, addresses), row));
@@ -132,7 +132,7 @@ TEST(Evict_AStepKeepsItsRows) {
   std::vector<float> out(4);
   EXPECT_ERROR(table->Gather(addresses, nullptr, out.data(), Serial()),
                Code::kInvalidArgument, "evicted");
-  EXPECT_TRUE(MakeTable(Options("lasting", 2))->BeginStep() == nullptr);
+  EXPECT_TRUE(BeginStep(MakeTable(Options("lasting", 2)).get()) == nullptr);
 }
 
 TEST(Evict_AStepMayOutliveItsTable) {
@@ -140,7 +140,7 @@ TEST(Evict_AStepMayOutliveItsTable) {
   {
     const auto table = MakeTable(Evicting());
     See(table.get(), {1}, 1);
-    step = table->BeginStep();
+    step = BeginStep(table.get());
     Evict(table.get(), 0);
   }
   step.reset();
@@ -209,7 +209,7 @@ TEST(Evict_AStepInitializesARowThatItLost) {
   TableOptions options = Evicting(3);
   options.fixed_capacity = 4;
   const auto table = MakeTable(options);
-  const auto step = table->BeginStep();
+  const auto step = BeginStep(table.get());
   std::vector<int64_t> offsets(1);
   bool all = true;
   const auto addresses = See(table.get(), {7}, 1);

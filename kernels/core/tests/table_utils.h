@@ -56,6 +56,12 @@ inline std::shared_ptr<Table> MakeTable(const TableOptions& options) {
   return table;
 }
 
+inline std::shared_ptr<void> BeginStep(Table* table) {
+  std::shared_ptr<void> step;
+  EXPECT_OK(table->BeginStep(&step));
+  return step;
+}
+
 inline std::vector<Address> FindOrInsert(Table* table,
                                          const std::vector<Key>& keys,
                                          const Parallel& parallel = Serial()) {

@@ -2,6 +2,7 @@
 #ifndef MXREC_SAVING_H_
 #define MXREC_SAVING_H_
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -25,9 +26,15 @@ struct SaveRequest {
   int64_t least_count = 0;
   // Of a table of fixed capacity, whose rows are elsewhere: their slots, the
   // steps of the slots' optimizer, and what copies rows [n, dim * (1 + slots)].
-  // The caller holds the rows still.
+  // The rows stand still from hold_rows, which may change `steps`, to
+  // release_rows, which comes when all are copied, or for the whole call if
+  // those are null. Both are called without a lock of the table; after an error
+  // the caller releases what it has held.
   SlotLayout slots;
   int64_t steps = 0;
+  std::function<void(int64_t* steps)> hold_rows;
+  std::function<void()> release_rows;
+  // From any thread meanwhile.
   std::function<void(Span<const RowIndex>, float*)> read_rows;
 };
 
@@ -39,9 +46,13 @@ struct RestoreRequest {
   // Only keys of this part are taken: those of PartOf(key, parts) == part.
   int part = 0;
   int parts = 1;
-  // Of a table of fixed capacity: its slots, and what stores rows
-  // [n, dim * (1 + slots)]. The caller holds the rows still.
+  // Of a table of fixed capacity: its slots, what keeps the rows still from
+  // then on to the end of the call (null if they are), and what stores rows [n,
+  // dim * (1 + slots)]. Rows are held when all steps that have begun are over,
+  // which may take `wait_for_steps`: they would go on to use offsets of before.
   SlotLayout slots;
+  std::chrono::milliseconds wait_for_steps{30000};
+  std::function<Status()> hold_rows;
   std::function<void(Span<const RowIndex>, const float*)> write_rows;
 };
 

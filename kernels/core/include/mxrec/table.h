@@ -194,6 +194,9 @@ class Table {
                                   std::vector<int64_t>* positions) const = 0;
   // All rows are to be initialized again when they are met again.
   virtual void ForgetInitializedRows() = 0;
+  // Whether ResetSlots has something to do.
+  virtual Status HasStaleSlots(Span<const int64_t> offsets,
+                               bool* any) const = 0;
   // Calls write(offset) once for each of the offsets whose row has come from
   // an evicted key since: what optimizers keep of it elsewhere is to be
   // initialized. The caller holds the lock of that.
@@ -205,9 +208,11 @@ class Table {
   // nothing else sees, until every step has ended that began before; then the
   // row may be used again, under another address.
 
-  // A step that is going on; null if the table cannot evict. Addresses that
-  // were handed out since are legal until it is dropped.
-  virtual std::shared_ptr<void> BeginStep() = 0;
+  // A step that is going on; null if the table grows and cannot evict.
+  // Addresses that were handed out since are legal until it is dropped, and a
+  // restore of a table of fixed capacity waits for that. FailedPrecondition
+  // while one waits.
+  virtual Status BeginStep(std::shared_ptr<void>* step) = 0;
   // Evicts the keys and candidates with newest time - last seen >= `threshold`,
   // in short slices, so that lookups go on. FailedPrecondition if times are
   // not recorded.
