@@ -67,7 +67,7 @@ class SavedTable:
             file.verify()
 
     def blocks(self, history: bool = False) -> Iterator[Rows]:
-        """Its rows in blocks of bounded size, each key once, newest file first.
+        """Its rows in blocks of bounded size, each key once, newest file first; as the library restores them.
 
         Args:
             history: also the keys that wait for admission, in blocks of kind `history`.
@@ -80,23 +80,33 @@ class SavedTable:
         if len(files) == 1:
             yield from files[0].blocks(kinds)
             return
-        settled: set[int] = set()  # keys of which a newer file has the last word
+        # What newer files have said of a key. Blocks of a file are in no order of kinds, so rows come first.
+        evicted: set[int] = set()
+        with_row: set[int] = set()
+        counted: set[int] = set()
         for file in reversed(files):
-            evicted: list[int] = []
+            is_oldest = file is files[0]
+            evicted_here: set[int] = set()
             for block in file.blocks():
                 keys = block.columns["keys"].tolist()
                 if block.kind == "evicted":
-                    evicted.extend(keys)
-                    continue
-                current = np.array([key not in settled for key in keys], bool)
-                if file is not files[0]:
-                    settled.update(keys)
-                if block.kind == "history":
-                    current &= block.columns["counts"] != NO_CANDIDATE
-                if block.kind in kinds:
-                    chosen = {name: array[current] for name, array in block.columns.items()}
-                    yield Rows(block.kind, {**chosen, **self._with_slots(chosen)})
-            settled.update(evicted)
+                    evicted_here.update(keys)
+                elif block.kind == "rows":
+                    yield self._chosen(block, [key not in with_row and key not in evicted for key in keys])
+                    if not is_oldest:  # a full file has each key once, with a row or waiting for one
+                        with_row.update(keys)
+            if history and file.manifest.history:
+                for block in file.blocks({"history"}):
+                    keys = block.columns["keys"].tolist()
+                    stale = [key in with_row or key in evicted or key in counted for key in keys]
+                    yield self._chosen(block, ~np.array(stale, bool) & (block.columns["counts"] != NO_CANDIDATE))
+                    if not is_oldest:
+                        counted.update(keys)
+            evicted |= evicted_here
+
+    def _chosen(self, block: Rows, chosen: Any) -> Rows:
+        columns = {name: array[np.asarray(chosen, bool)] for name, array in block.columns.items()}
+        return Rows(block.kind, {**columns, **self._with_slots(columns)})
 
     def _with_slots(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Rows of a file from before there were slots get the values that slots begin with."""
