@@ -136,8 +136,33 @@ def read_saved_tables(prefix: str) -> dict[str, SavedTable]:
             for key, name in names
             if name is not None
         }
-    except (ValueError, RuntimeError, tf.errors.OpError) as error:
+    except _unreadable() as error:
         raise CheckpointError(f"cannot read the checkpoint {prefix!r}: {_first_line(error)}") from error
+
+
+def verify_dense(prefix: str) -> None:
+    """Reads what TensorFlow itself keeps in a checkpoint, a tensor at a time; it checks each by its checksum.
+
+    Raises:
+        CheckpointError: something is missing or damaged; names the tensor.
+    """
+    import tensorflow as tf
+
+    key = None
+    try:
+        reader = tf.train.load_checkpoint(prefix)
+        for key in sorted(reader.get_variable_to_shape_map()):
+            reader.get_tensor(key)
+    except _unreadable() as error:
+        what = "" if key is None else f": {key!r}"
+        raise CheckpointError(f"cannot read the checkpoint {prefix!r}{what}: {_first_line(error)}") from error
+
+
+def _unreadable() -> tuple[type[Exception], ...]:
+    """What TensorFlow raises for a damaged checkpoint; an IndexError is its OutOfRange, of a file that is too short."""
+    import tensorflow as tf
+
+    return ValueError, RuntimeError, IndexError, tf.errors.OpError
 
 
 def read_saved_table(prefix: str, name: str) -> SavedTable:

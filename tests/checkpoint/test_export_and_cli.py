@@ -19,8 +19,9 @@ from mx_rec.checkpoint import Manifest, Rows, TableFile, read_saved_table, write
 from mx_rec.checkpoint.crc32c import crc32c
 from mx_rec.checkpoint.export import export_table
 from mx_rec.checkpoint.manifest import Column
-from mx_rec.checkpoint.saved_tables import SavedTable, read_saved_tables, write_blocks
+from mx_rec.checkpoint.saved_tables import SavedTable, read_saved_tables, verify_dense, write_blocks
 from mx_rec.checkpoint.table_file import write_table_file
+from mx_rec.checkpoint.versions import checkpoint_to_restore
 from mx_rec.cli import main
 from mx_rec.errors import CheckpointError
 from mx_rec.saver.saver import save_incremental
@@ -309,3 +310,34 @@ def test_both_readers_read_a_key_whose_history_stands_beside_its_row(tmp_path, h
             assert dict(zip(found.keys.tolist(), found.rows.tolist())) == rows
             known = zip(counted.keys.tolist(), counted.counts.tolist(), counted.has_row.tolist())
             assert {key: count for key, count, has_row in known if not has_row} == waiting
+
+
+@pytest.mark.parametrize("what", ["truncated", "empty", "missing", "flipped", "index"])
+def test_damage_of_what_tensorflow_keeps_is_found(tmp_path, recgraph, what):
+    start(True)
+    model, saver = build(True), tf1.train.Saver()
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        prefixes = []
+        for step in (1, 2):
+            model.train(session, [step])
+            prefixes.append(saver.save(session, str(tmp_path / "model"), step))
+    path = prefixes[1] + (".index" if what == "index" else ".data-00000-of-00001")
+    with open(path, "rb") as stream:
+        good = stream.read()
+    bad = {"flipped": bytes([good[0] ^ 1]) + good[1:], "empty": b""}.get(what, good[: len(good) // 2])
+    with open(path, "wb") as stream:
+        stream.write(bad)
+    if what == "missing":
+        os.unlink(path)
+    code, out, err = recgraph("checkpoint", "verify", tmp_path)
+    assert (code, err) == (1, "")
+    first, second = out.splitlines()
+    assert first == f"{prefixes[0]}: whole"
+    assert second.startswith(f"{prefixes[1]}: cannot read the checkpoint '{prefixes[1]}': ")
+    if what == "flipped":
+        assert "'dense_user'" in second and "hecksum" in second
+    with pytest.raises(CheckpointError, match=f"the newest one that is whole is '{prefixes[0]}'"):
+        checkpoint_to_restore(str(tmp_path))
+    with pytest.raises(CheckpointError, match="cannot read the checkpoint"):
+        verify_dense(prefixes[1])
