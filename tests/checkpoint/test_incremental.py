@@ -194,6 +194,24 @@ def test_plain_saves_and_restores_in_between(tmp_path):
             saver.save(session, path, save_delta=True)
 
 
+def test_a_step_may_be_whatever_tensorflows_saver_takes(tmp_path):
+    start(True, is_incremental_checkpoint=True, save_checkpoint_due_time=100, save_delta_checkpoints_secs=10)
+    model = build(True)
+    saver, scheduled = tf1.train.Saver(), IncrementalSaver(str(tmp_path / "scheduled"))
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        model.train(session, [1])
+        steps = (7, np.int64(8), np.int32(9), np.array([10])[0], session.run(model.global_step), model.global_step)
+        for step, number in zip((*steps, model.global_step + 1), (7, 8, 9, 10, 1, 1, 2)):
+            for prefix in (
+                save_incremental(saver, session, str(tmp_path / "model"), step, delta=False),
+                Saver().save(session, str(tmp_path / "model"), step, is_incremental_checkpoint=True),
+                scheduled.save(session, step),
+            ):
+                assert prefix.endswith(f"-{number}")
+                assert read_saved_table(prefix, "user").manifest.size == 1
+
+
 def test_when_both_are_due_full_wins():
     clock = Clock()
     schedule = SaveSchedule(10, 3, clock)
