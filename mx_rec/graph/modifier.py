@@ -306,12 +306,27 @@ class GraphModifierHook(tf.compat.v1.train.SessionRunHook):
         An iterator with several datasets begins with that of training, or, in a graph without training lookups, with
         that of evaluation. Starting one twice would begin its dataset anew: shuffled in another order, say.
         """
+        _warn_of_full_saves(session.graph)
         starts = _iterator_starts(session.graph)
         if starts:
             was_started = session.run([_was_started(start) for start in starts])
             for start, done in zip(starts, was_started):
                 if not done:
                     session.run(start)
+
+
+def _warn_of_full_saves(graph: tf.Graph) -> None:
+    """Says which hook is missing where `init` asks for deltas and a training with hooks makes none."""
+    state = graph_state.state_of(graph)
+    is_trained = any(record.is_train for record in state.lookups.values())
+    is_asked = ConfigInitializer.get_instance().config.is_incremental_checkpoint
+    if is_asked and is_trained and not state.saves_deltas:
+        state.saves_deltas = "warned"
+        logger.warning(
+            "init(is_incremental_checkpoint=True), but no hook of this session saves deltas: add "
+            "mx_rec.saver.saver.IncrementalCheckpointHook(checkpoint_dir), and pass save_checkpoint_secs=None to "
+            "MonitoredTrainingSession (NPUEstimator adds it by itself)"
+        )
 
 
 def _iterator_starts(graph: tf.Graph) -> list[tf.Operation]:
