@@ -46,10 +46,12 @@ def _forms(path: str) -> dict[str, Any]:
     from mx_rec.graph.diff import graph_form
     from mx_rec.graph.saved_model_files import load_graphs
 
-    return {
-        "no MetaGraph" if graph.tags is None else ", ".join(sorted(graph.tags)) or "no tags": graph_form(graph.graph_def)
-        for graph in load_graphs(path).graphs
-    }
+    forms: dict[str, Any] = {}
+    for graph in load_graphs(path).graphs:
+        tags = "-" if graph.tags is None else ", ".join(sorted(graph.tags)) or "-"
+        count = sum(key.partition(" (")[0] == tags for key in forms)
+        forms[f"{tags} ({count + 1})" if count else tags] = graph_form(graph.graph_def)
+    return forms
 
 
 def _diff_parts(first: dict[str, Any], second: dict[str, Any], as_json: bool) -> int:
@@ -57,7 +59,9 @@ def _diff_parts(first: dict[str, Any], second: dict[str, Any], as_json: bool) ->
     from mx_rec.graph.diff import diff_forms
 
     parts = {tags: diff_forms(first[tags], second[tags]) for tags in first if tags in second}
-    missing = [("-", tags) for tags in first if tags not in second] + [("+", tags) for tags in second if tags not in first]
+    missing = [("-", tags) for tags in first if tags not in second] + [
+        ("+", tags) for tags in second if tags not in first
+    ]
     if as_json:
         graphs = {tags: difference.to_json() for tags, difference in parts.items()}
         only = {side: [tags for sign, tags in missing if sign == side] for side in "-+"}

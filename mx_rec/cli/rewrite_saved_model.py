@@ -94,7 +94,7 @@ def _new_origins(loaded: LoadedSavedModel, results: Sequence[PipelineResult]) ->
             raise RewriteRefused(
                 f"--convert: the MetaGraphs of '{loaded.path}' share one checkpoint, but other tables would be made in "
                 f"that of tags {', '.join(graph.tags or ())} than in that of tags "
-                f"{', '.join(loaded.graphs[0].tags or ())}: export them as SavedModels of their own; nothing was written"
+                f"{', '.join(loaded.graphs[0].tags or ())}: export each as a SavedModel; nothing was written"
             )
     return first
 
