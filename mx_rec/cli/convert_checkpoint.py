@@ -45,14 +45,18 @@ def convert_checkpoint_command(graph: str, source: str, target: str) -> None:
     if source == target:
         raise click.UsageError("NEW must be another prefix than OLD")
     try:
-        for line in _convert(source, target, origins):
+        for line in convert_checkpoint(source, target, origins):
             click.echo(line)
     except (CheckpointError, OSError) as error:
         raise UnusableFile(str(error)) from error
 
 
-def _convert(source: str, target: str, origins: Sequence[TableOrigin]) -> Iterator[str]:
-    """Write the new checkpoint; says what each table got."""
+def convert_checkpoint(source: str, target: str, origins: Sequence[TableOrigin]) -> Iterator[str]:
+    """Writes the new checkpoint; says what each table got.
+
+    Raises:
+        UnusableFile, CheckpointError: one of the checkpoints cannot be read, written or converted.
+    """
     import numpy as np
     import tensorflow as tf
 
