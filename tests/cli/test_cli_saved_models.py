@@ -172,7 +172,7 @@ def test_each_meta_graph_is_rewritten_and_kept(recgraph, train_meta_graph, tmp_p
     differs = recgraph("diff", source, tmp_path / "out")
     assert differs.code == 1
     assert "MetaGraph of tags train:" in differs.out
-    assert "plain" not in differs.out
+    assert "tags plain" not in differs.out
     assert recgraph("diff", source, source).code == 0
 
 
