@@ -389,7 +389,7 @@ def is_saved_model(data: bytes) -> bool:
     if not is_text(data):
         return _wire.binary_kind(data) == "savedmodel"
     match = _FIRST_FIELD.match(data)
-    return bool(match and match["field"]) and match["field"].decode() in _SAVED_MODEL_FIELDS
+    return match is not None and (match["field"] or b"").decode() in _SAVED_MODEL_FIELDS
 
 
 def _text_kind(path: Path, data: bytes) -> GraphKind:

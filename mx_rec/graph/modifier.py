@@ -300,7 +300,7 @@ class GraphModifierHook(tf.compat.v1.train.SessionRunHook):
         state = graph_state.state_of(graph)
         if state.initializers is not None and (self._modify_graph or state.lookups):
             raise EnvironmentError(
-                "GraphModifierHook: this graph has been rewritten already, by another GraphModifierHook of the list, or "
+                "GraphModifierHook: this graph has been rewritten already, by another GraphModifierHook, or "
                 "by a call of modify_graph_and_start_emb_cache() or start_asc_pipeline(); keep one of them"
             )
         _warn_of_fresh_tables(graph, state)
@@ -345,7 +345,7 @@ def _warn_of_full_saves(graph: tf.Graph) -> None:
 def _warn_of_fresh_tables(graph: tf.Graph, state: graph_state.GraphState) -> None:
     """TensorFlow's warm start, as `tf.estimator.Estimator(warm_start_from=...)` does it, knows no tables."""
     restores = [op for op in graph.get_operations() if op.type == "RestoreV2" and _WARM_START in op.name]
-    if not restores or any(op.type == "MxRecTableImport" for op in graph.get_operations()):
+    if not restores or any(op.type == "MxRecTableRestore" for op in graph.get_operations()):
         return
     trained = sorted({record.table_name for record in state.lookups.values() if record.is_train})
     if trained:

@@ -152,3 +152,10 @@ def test_a_component_of_the_batch_needs_identity_in_plain_estimator(tmp_path):
     with pytest.raises(tf.errors.InvalidArgumentError, match="get_target_batch"):
         next(iter(model.predict(lambda: input_fn(), ["ids"], hooks=[GraphModifierHook()])))
     assert len(list(model.predict(lambda: input_fn(), ["p"], hooks=[GraphModifierHook()]))) == ROWS
+
+
+def test_two_hooks_say_so(tmp_path):
+    terminate_config_initializer()
+    init(use_dynamic_expansion=True)
+    with pytest.raises(EnvironmentError, match="rewritten already, by another GraphModifierHook"):
+        make(tmp_path, "npu").train(input_fn, hooks=[GraphModifierHook(), GraphModifierHook()], max_steps=1)
