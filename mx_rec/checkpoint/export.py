@@ -31,6 +31,13 @@ class ExportedTable:
     size: int
 
 
+def directory_of_table(directory: str, table_name: str) -> str:
+    """Where a table is exported to; CheckpointError for a name that would lead elsewhere."""
+    if table_name in (os.curdir, os.pardir) or os.path.basename(table_name) != table_name:
+        raise CheckpointError(f"table {table_name!r} cannot be exported: its name is no name of a directory")
+    return os.path.join(directory, table_name)
+
+
 def export_table(table: SavedTable, directory: str) -> ExportedTable:
     """Writes `keys.npy` and `embeddings.npy` to a directory, which is made; never more than a block in memory.
 

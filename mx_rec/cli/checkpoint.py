@@ -88,13 +88,14 @@ def verify_command(checkpoint: str) -> int:
 @click.option("--tables", type=NAME_LIST, help="Names of tables, separated by commas; all by default.")
 def export_command(checkpoint: str, directory: str, tables: Optional[tuple[str, ...]]) -> int:
     """Writes DIRECTORY/<table>/keys.npy, int64 [n], and embeddings.npy, float32 [n, dim], a block at a time."""
-    from mx_rec.checkpoint.export import export_table
+    from mx_rec.checkpoint.export import directory_of_table, export_table
     from mx_rec.checkpoint.saved_tables import read_saved_table, read_saved_tables
 
     found = read_saved_tables(checkpoint)
     for name in tables or found:
-        exported = export_table(read_saved_table(checkpoint, name), os.path.join(directory, name))
-        click.echo(f"{name}: {exported.size} keys in {os.path.join(directory, name)}")
+        into = directory_of_table(directory, name)
+        exported = export_table(read_saved_table(checkpoint, name), into)
+        click.echo(f"{name}: {exported.size} keys in {into}")
     return ExitCode.OK
 
 

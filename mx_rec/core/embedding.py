@@ -72,7 +72,7 @@ def create_table(
     Args:
         key_dtype: tf.int64 or tf.int32, dtype of the ids.
         dim: columns of an embedding, 1..8192, an int or a one-dimensional TensorShape.
-        name: letters, digits, `_` and `.`, 1..100 characters, unique in the graph.
+        name: letters, digits, `_` and `.`, 1..100 characters, not `.` or `..`, unique in the graph.
         emb_initializer: a TensorFlow or Keras initializer instance. A key's row depends on the
             table's seed (the initializer's, else the graph's, and the name), the key and the column
             alone: the same key gets the same row in every run and order.
@@ -125,6 +125,8 @@ def create_table(
             f"got {all2all_gradients_op!r}"
         )
     check_string("name", name, 1, 100, r"[A-Za-z0-9_.]+")
+    if name in (".", ".."):
+        raise ValueError(f"name must not be {name!r}: exports are written to a directory of that name")
     columns = _check_dim(dim)
     check_int("device_vocabulary_size", device_vocabulary_size, 1, MAX_VOCABULARY_SIZE)
     check_int("host_vocabulary_size", host_vocabulary_size, 0, MAX_VOCABULARY_SIZE)

@@ -38,8 +38,8 @@ def state_with_tables(graph: tf.Graph) -> graph_state.GraphState:
             padding_keys=tuple(operation.get_attr("padding_keys")),
             max_keys=operation.get_attr("max_keys"),
         )
-        thresholds = [operation.get_attr(what) for what in ("access_threshold", "eviction_threshold")]
-        config = AdmissionConfig(*(None if value < 0 else value for value in thresholds))
+        access, eviction = (operation.get_attr(what) for what in ("access_threshold", "eviction_threshold"))
+        config = AdmissionConfig(None if access < 0 else access, None if eviction < 0 else eviction)
         if config != AdmissionConfig():
             state.admission[name] = (f"the node {operation.name!r} of the imported graph", config)
     return state

@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from mx_rec import ops
 
+_QUERIES = ("size", "capacity", "export", "history", "evict")
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EmbeddingTable:
@@ -49,7 +51,11 @@ class EmbeddingTable:
         return 0 if stats is None else stats.capacity
 
     def export(self, session: tf.compat.v1.Session) -> ops.table_ops.TableContent:
-        """Keys, rows and counts of the table in `session`, as numpy arrays sorted by key."""
+        """Keys, rows and counts of the table in `session`, as numpy arrays sorted by key.
+
+        Rows are float32 [n, dim * (1 + slots)] of a table that grows. Of one of fixed capacity they are [n, 0],
+        since its rows are a variable: save a checkpoint and call `mx_rec.saver.sparse.export`, or look the keys up.
+        """
         return session.run(self._query("export"))
 
     def memory(self) -> Optional[ops.TableStats]:
@@ -72,6 +78,20 @@ class EmbeddingTable:
         """The op that evicts by the table's `eviction_threshold`; its value is how many keys lost their rows."""
         return self._query("evict").keys
 
+    def prepare(self, *queries: str) -> None:
+        """Makes the ops of queries, so that these can be asked once the graph is finalized (`MonitoredSession`).
+
+        Args:
+            *queries: of `size`, `capacity`, `export`, `history`, `evict`.
+
+        Raises:
+            ValueError: there is no such query.
+        """
+        for what in queries:
+            if what not in _QUERIES:
+                raise ValueError(f"table {self.table_name!r}: no query {what!r}; there are {', '.join(_QUERIES)}")
+            self._query(what)
+
     def _query(self, what: str) -> Any:
         """The query op of this table, made once per graph."""
         makers: dict[str, Callable[..., Any]] = {
@@ -88,6 +108,11 @@ class EmbeddingTable:
         try:
             operation = graph.get_operation_by_name(name)
         except KeyError:
+            if graph.finalized:
+                raise RuntimeError(
+                    f"table {self.table_name!r}: the graph is finalized, as sessions with hooks leave it, and has "
+                    f"no op for {what} yet: call table.prepare({what!r}) while the graph is built"
+                ) from None
             with graph.as_default(), tf.compat.v1.name_scope(None), tf.control_dependencies(None):
                 return make(self.handle, name=name)
         results: dict[str, Callable[..., Any]] = {

@@ -60,14 +60,14 @@ class _Version:
         self.is_past = False
 
 
-class _VersionHook(tf1.train.SessionRunHook):
+class _VersionHook(tf.compat.v1.train.SessionRunHook):
     """Restores a version over the latest checkpoint, which Estimator restores."""
 
     def __init__(self, directory: str, step: int, version: _Version, mode: str, scaffold: Any) -> None:
         self._directory, self._step, self._version = directory, step, version
         self._is_training, self._scaffold = mode == api.ModeKeys.TRAIN, scaffold
 
-    def after_create_session(self, session: tf1.Session, coord: Any) -> None:
+    def after_create_session(self, session: tf.compat.v1.Session, coord: Any) -> None:
         latest = tf.train.latest_checkpoint(self._directory)
         # A script may have given a checkpoint to evaluate.
         is_latest = latest is not None and _step_of(latest) == tf1.train.global_step(

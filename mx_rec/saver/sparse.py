@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from typing import Any, Optional
 
 from mx_rec import ops
-from mx_rec.checkpoint.export import ExportedTable, export_table
+from mx_rec.checkpoint.export import ExportedTable, directory_of_table, export_table
 from mx_rec.checkpoint.saved_tables import read_saved_tables
 from mx_rec.util.log import logger
 
 
 def export(
-    table_list: Optional[Sequence[Any]] = None, checkpoint: Optional[str] = None, directory: Optional[str] = None
+    table_list: Any = None, checkpoint: Optional[str] = None, directory: Optional[str] = None
 ) -> dict[str, ExportedTable]:
     """Writes the keys and embeddings of saved tables as `.npy` files, in both storage modes.
 
@@ -21,7 +19,8 @@ def export(
     Read from the checkpoint a block at a time, so a table may be larger than the memory that is left.
 
     Args:
-        table_list: tables or names of tables; None for all. One that the checkpoint has not is skipped with a warning.
+        table_list: tables or names of tables, or one of them; None for all. One that the checkpoint has not is
+            skipped with a warning.
         checkpoint: prefix of the checkpoint; by default the last one that this process has saved.
         directory: by default `<checkpoint>-export`.
 
@@ -36,9 +35,11 @@ def export(
     if prefix is None:
         raise EnvironmentError("export: this process has saved no checkpoint yet; save one, or pass checkpoint=")
     tables = read_saved_tables(prefix)
+    if isinstance(table_list, str) or hasattr(table_list, "table_name"):
+        table_list = [table_list]
     names = list(tables) if table_list is None else [getattr(table, "table_name", table) for table in table_list]
     unknown = [name for name in names if name not in tables]
     if unknown:
         logger.warning("export: %r has no table %s", prefix, ", ".join(map(repr, unknown)))
     into = directory or f"{prefix}-export"
-    return {name: export_table(tables[name], os.path.join(into, name)) for name in names if name in tables}
+    return {name: export_table(tables[name], directory_of_table(into, name)) for name in names if name in tables}

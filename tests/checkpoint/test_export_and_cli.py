@@ -17,12 +17,14 @@ from ckpt_harness import batches, build, start
 from mx_rec import ops
 from mx_rec.checkpoint import Manifest, Rows, TableFile, read_saved_table, write_saved_table
 from mx_rec.checkpoint.crc32c import crc32c
-from mx_rec.checkpoint.export import export_table
+from mx_rec.checkpoint.export import directory_of_table, export_table
 from mx_rec.checkpoint.manifest import Column
+from mx_rec.checkpoint.merge import merge_checkpoint
 from mx_rec.checkpoint.saved_tables import SavedTable, read_saved_tables, verify_dense, write_blocks
 from mx_rec.checkpoint.table_file import write_table_file
 from mx_rec.checkpoint.versions import checkpoint_to_restore
 from mx_rec.cli import main
+from mx_rec.core.embedding import create_table
 from mx_rec.errors import CheckpointError
 from mx_rec.saver.saver import save_incremental
 from mx_rec.saver.sparse import export
@@ -341,3 +343,55 @@ def test_damage_of_what_tensorflow_keeps_is_found(tmp_path, recgraph, what):
         checkpoint_to_restore(str(tmp_path))
     with pytest.raises(CheckpointError, match="cannot read the checkpoint"):
         verify_dense(prefixes[1])
+
+
+def test_merge_writes_variables_in_pieces_and_the_meta_graph(tmp_path, monkeypatch):
+    monkeypatch.setattr("mx_rec.checkpoint.merge._PIECE_BYTES", 20)
+    start(True)
+    model = build(True)
+    tf1.get_variable("text", initializer=tf.constant(["a", "bc"]), use_resource=True)
+    saver = tf1.train.Saver()
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        model.train(session, [1, 2])
+        prefix = saver.save(session, str(tmp_path / "model"), 1)
+        merge_checkpoint(prefix, str(tmp_path / "merged"))
+        old, new = (tf.train.load_checkpoint(str(each)) for each in (prefix, tmp_path / "merged"))
+        assert new.get_variable_to_dtype_map() == old.get_variable_to_dtype_map()
+        for name in old.get_variable_to_shape_map():
+            if name != "mx_rec/user/manifest":
+                np.testing.assert_array_equal(new.get_tensor(name), old.get_tensor(name))
+        assert new.get_tensor("text").tolist() == [b"a", b"bc"]
+    assert not list(tmp_path.glob("merged.part*"))
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.train.import_meta_graph(str(tmp_path / "merged.meta")).restore(session, str(tmp_path / "merged"))
+        assert session.run("mx_rec/user/eval_user/embeddings:0", {"ids_user:0": [1]}).any()
+
+
+@pytest.mark.parametrize("dynamic", MODES, ids=mode_ids)
+def test_a_table_alone_and_queries_of_a_finalized_graph(tmp_path, dynamic):
+    start(dynamic)
+    model, saver = build(dynamic), tf1.train.Saver()
+    model.table.prepare("export", "history")
+    with pytest.raises(ValueError, match="no query 'rows'"):
+        model.table.prepare("rows")
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        model.train(session, [5, -3, 5])
+        saver.save(session, str(tmp_path / "model"), 1)
+        rows = model.read(session, [-3, 5])
+        tf1.get_default_graph().finalize()
+        content = model.table.export(session)
+        assert content.keys.tolist() == [-3, 5]
+        np.testing.assert_array_equal(content.rows[:, :4], rows if dynamic else rows[:, :0])
+        assert model.table.history(session).keys.tolist() == [-3, 5]
+        with pytest.raises(RuntimeError, match=r"graph is finalized.*table.prepare\('size'\)"):
+            model.table.size(session)
+    for one in ("user", model.table, ["user"]):
+        assert list(export(one, directory=str(tmp_path / "out"))) == ["user"]
+    with pytest.raises(CheckpointError, match="no name of a directory"):
+        directory_of_table("x", "..")
+    with tf.Graph().as_default():
+        for name in (".", ".."):
+            with pytest.raises(ValueError, match="name must not be"):
+                create_table(tf.int64, 4, name, tf1.zeros_initializer())
