@@ -57,13 +57,13 @@ class OffsetsOp : public OpKernel {
                    ToTf(table->table().Offsets(InputSpan<int64_t>(addresses),
                                                OutputSpan<int64_t>(offsets),
                                                &all_initialized)));
-    // A row that has been initialized is in a variable that exists; who reads no
-    // row still reads the variable.
+    // A row that has been initialized is in a variable that exists; who reads
+    // no row still reads the variable.
     const auto values = offsets->flat<int64_t>();
     const bool reads_rows =
-        values.size() > 0 && std::find(values.data(),
-                                       values.data() + values.size(),
-                                       -1) == values.data() + values.size();
+        values.size() > 0 &&
+        std::find(values.data(), values.data() + values.size(), -1) ==
+            values.data() + values.size();
     if (all_initialized && reads_rows) return;
     OP_REQUIRES_OK(context, Initialize(context, table, *offsets));
   }

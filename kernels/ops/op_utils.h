@@ -93,9 +93,9 @@ class StepResource final : public tensorflow::ResourceBase {
 };
 
 // From here on to the end of this step, rows of the table that are evicted are
-// not used again, and no restore replaces those of a table of fixed capacity, so
-// that addresses and offsets lead to them and to no others.
-// To be called before an op gets addresses.
+// not used again, and no restore replaces those of a table of fixed capacity,
+// so that addresses and offsets lead to them and to no others. To be called
+// before an op gets addresses.
 inline tensorflow::Status HoldRowsForStep(tensorflow::OpKernelContext* context,
                                           const TableRef& table) {
   const mxrec::TableOptions& options = table->table().options();

@@ -62,9 +62,9 @@ class ResetSlotsOp : public OpKernel {
     std::vector<VarRef> slots(n);
     std::vector<tensorflow::Var*> variables;
     for (int i = 0; i < n; ++i) {
-      OP_REQUIRES_OK(context, GetRowsVariable(context, i + 1,
-                                              table->table().options(),
-                                              initial_[i], &slots[i]));
+      OP_REQUIRES_OK(context,
+                     GetRowsVariable(context, i + 1, table->table().options(),
+                                     initial_[i], &slots[i]));
       variables.push_back(slots[i].get());
     }
     const VariableLocks locks = LockAll(std::move(variables));

@@ -47,7 +47,8 @@ part, parts: of several parts, of which each has the keys of one hash value, the
 
 class TableRestoreOp : public tensorflow::AsyncOpKernel {
  public:
-  explicit TableRestoreOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
+  explicit TableRestoreOp(OpKernelConstruction* context)
+      : AsyncOpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("V", &num_variables_));
     OP_REQUIRES_OK(context, context->GetAttr("S", &num_steps_));
     OP_REQUIRES_OK(context, context->GetAttr("key_dtype", &request_.key_dtype));
@@ -61,7 +62,8 @@ class TableRestoreOp : public tensorflow::AsyncOpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("parts", &request_.parts));
   }
 
-  // In a thread of its own: it may wait for steps, which need those of this one.
+  // In a thread of its own: it may wait for steps, which need those of this
+  // one.
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     tensorflow::Env::Default()->SchedClosure(
         [this, context, done = std::move(done)] {
@@ -79,14 +81,13 @@ class TableRestoreOp : public tensorflow::AsyncOpKernel {
     const std::vector<float>& initials = request_.slots.initial_values;
     TableVariables variables;
     TF_RETURN_IF_ERROR(variables.Get(context, 3, num_variables_, num_steps_,
-                                 table->table().options(), initials));
+                                     table->table().options(), initials));
     mxrec::RestoreRequest request = request_;
     request.prefix = context->input(1).scalar<tensorflow::tstring>()();
     const std::string manifest =
         context->input(2).scalar<tensorflow::tstring>()();
     TF_RETURN_IF_ERROR(ToTf(mxrec::SavedTable::Decode(
-                                manifest, "'" + request.prefix + "'",
-                                &request.saved)));
+        manifest, "'" + request.prefix + "'", &request.saved)));
     request.hold_rows = [&variables, context] {
       variables.Hold();
       const Status status = variables.MakeWritable(context);
@@ -94,11 +95,9 @@ class TableRestoreOp : public tensorflow::AsyncOpKernel {
       return mxrec::Status::ResourceExhausted(
           std::string(status.message().data(), status.message().size()));
     };
-    request.write_rows = [&variables](
-                             mxrec::Span<const mxrec::RowIndex> offsets,
-                             const float* rows) {
-      variables.Write(offsets, rows);
-    };
+    request.write_rows =
+        [&variables](mxrec::Span<const mxrec::RowIndex> offsets,
+                     const float* rows) { variables.Write(offsets, rows); };
     mxrec::RestoreReport report;
     TF_RETURN_IF_ERROR(ToTf(table->table().Restore(request, &report)));
     if (!report.differences.empty()) {

@@ -61,14 +61,12 @@ class TableSaveOp : public OpKernel {
     OP_REQUIRES_OK(context, GetTable(context, 0, &table));
     OP_REQUIRES_OK(context, CheckScalar(context->input(1), "prefix"));
     TableVariables variables;
-    OP_REQUIRES_OK(context,
-                   variables.Get(context, 2, num_variables_, num_steps_,
-                                 table->table().options(),
-                                 request_.slots.initial_values));
+    OP_REQUIRES_OK(context, variables.Get(context, 2, num_variables_,
+                                          num_steps_, table->table().options(),
+                                          request_.slots.initial_values));
     mxrec::SaveRequest request = request_;
     request.prefix = context->input(1).scalar<tensorflow::tstring>()();
-    const SaveRequests::Wish wish =
-        SaveRequests::Global().Of(request.prefix);
+    const SaveRequests::Wish wish = SaveRequests::Global().Of(request.prefix);
     request.kind = wish.kind;
     request.least_count = wish.least_count;
     request.hold_rows = [&variables](int64_t* steps) {

@@ -47,9 +47,9 @@ class TableVariables {
                          const mxrec::TableOptions& options,
                          const std::vector<float>& slot_initials) {
     dim_ = options.dim;
-    if (options.fixed_capacity == 0 ? num_rows != 0
-                                    : num_rows != 1 + static_cast<int>(
-                                                          slot_initials.size())) {
+    if (options.fixed_capacity == 0
+            ? num_rows != 0
+            : num_rows != 1 + static_cast<int>(slot_initials.size())) {
       return tensorflow::errors::InvalidArgument(
           "table '", options.name, "': ", num_rows,
           " variables do not go with ", slot_initials.size(),

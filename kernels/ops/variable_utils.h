@@ -19,14 +19,12 @@ using VariableLocks = std::vector<std::unique_ptr<tensorflow::mutex_lock>>;
 
 // Several variables at a time, in an order that all who lock several have.
 inline VariableLocks LockAll(std::vector<tensorflow::Var*> variables) {
-  std::sort(variables.begin(), variables.end(),
-            std::less<tensorflow::Var*>());
+  std::sort(variables.begin(), variables.end(), std::less<tensorflow::Var*>());
   variables.erase(std::unique(variables.begin(), variables.end()),
                   variables.end());
   VariableLocks locks;
   for (tensorflow::Var* const variable : variables) {
-    locks.push_back(
-        std::make_unique<tensorflow::mutex_lock>(*variable->mu()));
+    locks.push_back(std::make_unique<tensorflow::mutex_lock>(*variable->mu()));
   }
   return locks;
 }
@@ -70,9 +68,8 @@ inline tensorflow::Status GetRowsVariable(tensorflow::OpKernelContext* context,
   }
   return tensorflow::errors::FailedPrecondition(
       "table '", options.name, "': its variables must be float ",
-      shape.DebugString(), ", got ",
-      tensorflow::DataTypeString(rows.dtype()), " ",
-      rows.shape().DebugString());
+      shape.DebugString(), ", got ", tensorflow::DataTypeString(rows.dtype()),
+      " ", rows.shape().DebugString());
 }
 
 // The rows of a float variable [fixed_capacity, dim], locked and not shared
@@ -82,8 +79,8 @@ class RowsOfVariable {
   // Of resource input `index`; made with rows of `initial` if it has no value.
   tensorflow::Status Lock(tensorflow::OpKernelContext* context, int index,
                           const TableRef& table, float initial = 0.0f) {
-    TF_RETURN_IF_ERROR(GetRowsVariable(
-        context, index, table->table().options(), initial, &variable_));
+    TF_RETURN_IF_ERROR(GetRowsVariable(context, index, table->table().options(),
+                                       initial, &variable_));
     lock_ = std::make_unique<tensorflow::mutex_lock>(*variable_->mu());
     return MakeUnshared(context, variable_->tensor());
   }

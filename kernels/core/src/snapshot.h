@@ -22,8 +22,9 @@ namespace mxrec {
 // Rows that are not written yet are pending. Whoever is about to change a
 // pending row copies it here first; the saver copies the others in turn.
 //
-// Thread safety: of one row, only one thread at a time may call KeepBeforeChange;
-// a row may be changed only by who has seen that it is not pending.
+// Thread safety: of one row, only one thread at a time may call
+// KeepBeforeChange; a row may be changed only by who has seen that it is not
+// pending.
 class Snapshot {
  public:
   using ReadRows = std::function<void(Span<const RowIndex>, float*)>;
@@ -39,8 +40,8 @@ class Snapshot {
         times_(times),
         read_rows_(std::move(read_rows)),
         stride_elsewhere_(stride_elsewhere),
-        pending_(new std::atomic<uint64_t>[static_cast<size_t>(
-            (rows + 63) / 64)]()) {}
+        pending_(new std::atomic<uint64_t>[static_cast<size_t>((rows + 63) /
+                                                               64)]()) {}
 
   int64_t rows() const { return rows_; }
   // Whether a change of counts and times alone needs Keep.
@@ -90,9 +91,9 @@ class Snapshot {
       }
       Append(access, row, kept_.get());
       if (stride_ == 0) {
-        read_rows_(Span<const RowIndex>(&row, 1),
-                   RowsElsewhere(kept_.get()) +
-                       (kept_->size - 1) * stride_elsewhere_);
+        read_rows_(
+            Span<const RowIndex>(&row, 1),
+            RowsElsewhere(kept_.get()) + (kept_->size - 1) * stride_elsewhere_);
       }
       if (kept_->size == kept_->capacity()) writer_->Submit(std::move(kept_));
     }

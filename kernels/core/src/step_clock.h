@@ -52,9 +52,9 @@ class StepClock {
     std::unique_lock<std::mutex> lock(mutex_);
     ++stops_;
     // Not wait_for: ThreadSanitizer does not know what that calls.
-    const bool none = none_running_.wait_until(
-        lock, std::chrono::system_clock::now() + wait,
-        [this] { return running_.empty(); });
+    const bool none =
+        none_running_.wait_until(lock, std::chrono::system_clock::now() + wait,
+                                 [this] { return running_.empty(); });
     if (!none) --stops_;
     return none;
   }

@@ -227,15 +227,14 @@ Status TableImpl::Evict(int64_t threshold, Evicted* evicted) {
         candidates.Trim();
         break;
       }
-      evicted->candidates +=
-          candidates.EraseIf(
-              begin, std::min(slots, begin + kSlotsPerSlice),
-              [this, cutoff, shard](const Candidates::Entry& entry) {
-                if (entry.time > cutoff) return false;
-                Uncount(entry.key, entry.count);
-                CandidateChanged(shard, entry.key);
-                return true;
-              });
+      evicted->candidates += candidates.EraseIf(
+          begin, std::min(slots, begin + kSlotsPerSlice),
+          [this, cutoff, shard](const Candidates::Entry& entry) {
+            if (entry.time > cutoff) return false;
+            Uncount(entry.key, entry.count);
+            CandidateChanged(shard, entry.key);
+            return true;
+          });
     }
   }
   evicted_candidates_.fetch_add(evicted->candidates, std::memory_order_relaxed);

@@ -41,8 +41,8 @@ int ColumnOf(const Manifest& manifest, BlockKind kind, const char* name) {
 Status OpenAll(const RestoreRequest& request, Readers* readers) {
   for (const SavedFile& file : request.saved.files) {
     std::unique_ptr<TableFileReader> reader;
-    const Status status = TableFileReader::Create(request.prefix + file.suffix,
-                                                  &file, &reader);
+    const Status status =
+        TableFileReader::Create(request.prefix + file.suffix, &file, &reader);
     if (!status.ok()) return status;
     readers->push_back(std::move(reader));
   }
@@ -131,8 +131,7 @@ class TableImpl::Filler {
       const uint64_t hash = HashKey(key);
       Shard* const shard = table_->shards_[ShardOf(hash)].get();
       RowIndex row = 0;
-      if (counts[i] < 0 ||
-          shard->index.Find(hash, key, *table_->rows_, &row)) {
+      if (counts[i] < 0 || shard->index.Find(hash, key, *table_->rows_, &row)) {
         continue;
       }
       Candidates::Entry* const entry = shard->candidates.FindOrAdd(hash, key);
@@ -166,9 +165,10 @@ class TableImpl::Filler {
         continue;
       }
       if (!at.second->index.Reserve(*table_->rows_)) {
-        return Status::ResourceExhausted(
-            "table '" + table_->options_.name + "': no memory to index more "
-            "than " + std::to_string(added_) + " keys");
+        return Status::ResourceExhausted("table '" + table_->options_.name +
+                                         "': no memory to index more "
+                                         "than " +
+                                         std::to_string(added_) + " keys");
       }
       const Status status = table_->rows_->Allocate(1, &row);
       if (!status.ok()) return status;
@@ -189,9 +189,8 @@ class TableImpl::Filler {
         fixed ? request_.slots.initial_values : table_->slots_.initial_values;
     const int64_t stride = dim * (1 + static_cast<int64_t>(initials.size()));
     // Slots of the file go along only if they are those of the table.
-    const int64_t copied = request_.with_slots && file_stride_ == stride
-                               ? stride
-                               : dim;
+    const int64_t copied =
+        request_.with_slots && file_stride_ == stride ? stride : dim;
     const float* const from = block.column<float>(rows_column_);
     if (fixed) buffer_.resize(rows_.size() * stride);
     for (size_t i = 0; i < rows_.size(); ++i) {
@@ -212,9 +211,8 @@ class TableImpl::Filler {
       }
       if (table_->options_.admission.record_times) {
         const int64_t time =
-            times_column_ < 0
-                ? 0
-                : block.column<int64_t>(times_column_)[taken_[i]];
+            times_column_ < 0 ? 0
+                              : block.column<int64_t>(times_column_)[taken_[i]];
         access.TimeOf(rows_[i])->store(time, std::memory_order_relaxed);
       }
       if (!table_->padding_keys_.empty() &&
@@ -333,9 +331,9 @@ Status TableImpl::ResetContent(const SlotLayout& slots) {
   return status;
 }
 
-// What is configured wins over what was saved, and whether the table is frozen is
-// told by what was saved with the same configuration. Not saved: coefficients,
-// which belong to lookups.
+// What is configured wins over what was saved, and whether the table is frozen
+// is told by what was saved with the same configuration. Not saved:
+// coefficients, which belong to lookups.
 void TableImpl::RestoreAdmission(const Manifest& manifest, bool has_times,
                                  RestoreReport* report) {
   const AdmissionOptions& admission = options_.admission;
@@ -362,9 +360,10 @@ void TableImpl::RestoreAdmission(const Manifest& manifest, bool has_times,
                                         admission.access_threshold},
         {"eviction_threshold", admission.eviction_threshold}}) {
     if (saved(name) == now) continue;
-    report->differences += std::string(report->differences.empty() ? "" : ", ") +
-                           name + " " + std::to_string(now) + " (saved with " +
-                           std::to_string(saved(name)) + ")";
+    report->differences +=
+        std::string(report->differences.empty() ? "" : ", ") + name + " " +
+        std::to_string(now) + " (saved with " + std::to_string(saved(name)) +
+        ")";
   }
 }
 

@@ -46,11 +46,10 @@ struct RestoreRequest {
   // Only keys of this part are taken: those of PartOf(key, parts) == part.
   int part = 0;
   int parts = 1;
-  // Of a table of fixed capacity: its slots, what keeps the rows still from then
-  // on to the end of the call (null if they are), and what stores rows
-  // [n, dim * (1 + slots)]. Rows are held when all steps that have begun are
-  // over, which may take `wait_for_steps`: they would go on to use offsets of
-  // before.
+  // Of a table of fixed capacity: its slots, what keeps the rows still from
+  // then on to the end of the call (null if they are), and what stores rows [n,
+  // dim * (1 + slots)]. Rows are held when all steps that have begun are over,
+  // which may take `wait_for_steps`: they would go on to use offsets of before.
   SlotLayout slots;
   std::chrono::milliseconds wait_for_steps{30000};
   std::function<Status()> hold_rows;

@@ -208,9 +208,10 @@ class Table {
   // nothing else sees, until every step has ended that began before; then the
   // row may be used again, under another address.
 
-  // A step that is going on; null if the table grows and cannot evict. Addresses
-  // that were handed out since are legal until it is dropped, and a restore of a
-  // table of fixed capacity waits for that. FailedPrecondition while one waits.
+  // A step that is going on; null if the table grows and cannot evict.
+  // Addresses that were handed out since are legal until it is dropped, and a
+  // restore of a table of fixed capacity waits for that. FailedPrecondition
+  // while one waits.
   virtual Status BeginStep(std::shared_ptr<void>* step) = 0;
   // Evicts the keys and candidates with newest time - last seen >= `threshold`,
   // in short slices, so that lookups go on. FailedPrecondition if times are
