@@ -31,8 +31,8 @@ MXREC_EXPORT int mxrec_evict(const char* name, int64_t* evicted);
 // Releases all live tables of the process; how many there were.
 MXREC_EXPORT int mxrec_release_all(void);
 
-// The next save to the checkpoint `prefix` shall be: 0 for itself, 1 the base of
-// deltas, 2 a delta that leaves out keys met fewer than `least_count` times.
+// The next save to the checkpoint `prefix` shall be: 0 for itself, 1 the base
+// of deltas, 2 a delta that leaves out keys met fewer than `least_count` times.
 MXREC_EXPORT void mxrec_request_save(const char* prefix, int kind,
                                      int64_t least_count);
 // Ends what mxrec_request_save has begun; with `complete`, the checkpoint is

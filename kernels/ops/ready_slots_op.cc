@@ -47,9 +47,9 @@ class ReadySlotsOp : public OpKernel {
     OP_REQUIRES_OK(context, GetTable(context, 0, &table));
     for (int i = 0; i < num_slots_; ++i) {
       VarRef slot;
-      OP_REQUIRES_OK(context, GetRowsVariable(context, 1 + i,
-                                              table->table().options(),
-                                              initials_[i], &slot));
+      OP_REQUIRES_OK(context,
+                     GetRowsVariable(context, 1 + i, table->table().options(),
+                                     initials_[i], &slot));
     }
     for (int i = 0; i < num_steps_; ++i) {
       VarRef steps;

@@ -67,7 +67,7 @@ class SavedTable:
             file.verify()
 
     def blocks(self, history: bool = False) -> Iterator[Rows]:
-        """Its rows in blocks of bounded size, each key once, newest file first.
+        """Its rows in blocks of bounded size, each key once, newest file first; as the library restores them.
 
         Args:
             history: also the keys that wait for admission, in blocks of kind `history`.
@@ -80,23 +80,33 @@ class SavedTable:
         if len(files) == 1:
             yield from files[0].blocks(kinds)
             return
-        settled: set[int] = set()  # keys of which a newer file has the last word
+        # What newer files have said of a key. Blocks of a file are in no order of kinds, so rows come first.
+        evicted: set[int] = set()
+        with_row: set[int] = set()
+        counted: set[int] = set()
         for file in reversed(files):
-            evicted: list[int] = []
+            is_oldest = file is files[0]
+            evicted_here: set[int] = set()
             for block in file.blocks():
                 keys = block.columns["keys"].tolist()
                 if block.kind == "evicted":
-                    evicted.extend(keys)
-                    continue
-                current = np.array([key not in settled for key in keys], bool)
-                if file is not files[0]:
-                    settled.update(keys)
-                if block.kind == "history":
-                    current &= block.columns["counts"] != NO_CANDIDATE
-                if block.kind in kinds:
-                    chosen = {name: array[current] for name, array in block.columns.items()}
-                    yield Rows(block.kind, {**chosen, **self._with_slots(chosen)})
-            settled.update(evicted)
+                    evicted_here.update(keys)
+                elif block.kind == "rows":
+                    yield self._chosen(block, [key not in with_row and key not in evicted for key in keys])
+                    if not is_oldest:  # a full file has each key once, with a row or waiting for one
+                        with_row.update(keys)
+            if history and file.manifest.history:
+                for block in file.blocks({"history"}):
+                    keys = block.columns["keys"].tolist()
+                    stale = [key in with_row or key in evicted or key in counted for key in keys]
+                    yield self._chosen(block, ~np.array(stale, bool) & (block.columns["counts"] != NO_CANDIDATE))
+                    if not is_oldest:
+                        counted.update(keys)
+            evicted |= evicted_here
+
+    def _chosen(self, block: Rows, chosen: Any) -> Rows:
+        columns = {name: array[np.asarray(chosen, bool)] for name, array in block.columns.items()}
+        return Rows(block.kind, {**columns, **self._with_slots(columns)})
 
     def _with_slots(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Rows of a file from before there were slots get the values that slots begin with."""
@@ -126,8 +136,33 @@ def read_saved_tables(prefix: str) -> dict[str, SavedTable]:
             for key, name in names
             if name is not None
         }
-    except (ValueError, RuntimeError, tf.errors.OpError) as error:
+    except _unreadable() as error:
         raise CheckpointError(f"cannot read the checkpoint {prefix!r}: {_first_line(error)}") from error
+
+
+def verify_dense(prefix: str) -> None:
+    """Reads what TensorFlow itself keeps in a checkpoint, a tensor at a time; it checks each by its checksum.
+
+    Raises:
+        CheckpointError: something is missing or damaged; names the tensor.
+    """
+    import tensorflow as tf
+
+    key = None
+    try:
+        reader = tf.train.load_checkpoint(prefix)
+        for key in sorted(reader.get_variable_to_shape_map()):
+            reader.get_tensor(key)
+    except _unreadable() as error:
+        what = "" if key is None else f": {key!r}"
+        raise CheckpointError(f"cannot read the checkpoint {prefix!r}{what}: {_first_line(error)}") from error
+
+
+def _unreadable() -> tuple[type[Exception], ...]:
+    """What TensorFlow raises for a damaged checkpoint; an IndexError is its OutOfRange, of a file that is too short."""
+    import tensorflow as tf
+
+    return ValueError, RuntimeError, IndexError, tf.errors.OpError
 
 
 def read_saved_table(prefix: str, name: str) -> SavedTable:

@@ -230,6 +230,8 @@ def _write(stream: BinaryIO, manifest: Manifest, blocks: Iterable[Rows]) -> int:
             manifest.blocks_crc = crc32c(struct.pack("<I", crc), manifest.blocks_crc)
         elements[block.kind] += size
     manifest.rows, manifest.evicted, manifest.history = (elements[kind] for kind in ("rows", "evicted", "history"))
+    if not manifest.is_delta:
+        manifest.size = manifest.rows
     offset = stream.tell()
     crc = _write_block(stream, _MANIFEST, 1, manifest.encode().encode())
     trailer = _TRAILER.pack(_END_MAGIC, offset, stream.tell() + _TRAILER.size, crc, 0)[:-4]

@@ -7,7 +7,7 @@ import os
 import re
 from typing import Optional
 
-from mx_rec.checkpoint.saved_tables import read_saved_tables
+from mx_rec.checkpoint.saved_tables import read_saved_tables, verify_dense
 from mx_rec.errors import CheckpointError
 
 _INDEX = ".index"
@@ -50,8 +50,9 @@ def versions(directory: str, basename: Optional[str] = None) -> list[Version]:
 
 
 def damage_of(prefix: str) -> Optional[str]:
-    """What is wrong with the tables of a checkpoint, None if every byte is as it was written."""
+    """What is wrong with a checkpoint, its tables or its variables; None if every byte is as it was written."""
     try:
+        verify_dense(prefix)
         for table in read_saved_tables(prefix).values():
             table.verify()
     except CheckpointError as error:
@@ -77,7 +78,7 @@ def checkpoint_to_restore(
 
     Raises:
         ValueError: there is no checkpoint, or none at or before `version`; lists those there are.
-        CheckpointError: its tables are damaged; names the file, and the newest checkpoint before it that is whole.
+        CheckpointError: it is damaged; names the file, and the newest checkpoint before it that is whole.
     """
     found = versions(directory, basename)
     fitting = [each for each in found if version is None or (each.step is not None and each.step <= version)]

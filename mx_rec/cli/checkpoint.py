@@ -58,12 +58,15 @@ def inspect_command(checkpoint: str, as_json: bool) -> int:
 
 @checkpoint_command.command(
     "verify",
-    short_help="Check every byte of the tables of checkpoints.",
+    short_help="Check every byte of checkpoints.",
     epilog=examples("recgraph checkpoint verify model.ckpt-100", "recgraph checkpoint verify models"),
 )
 @click.argument("checkpoint", metavar="CHECKPOINT")
 def verify_command(checkpoint: str) -> int:
-    """Reads all files of the tables and compares checksums. Exit code 1 if something is missing or damaged."""
+    """Reads all files of tables, and all variables, and compares checksums.
+
+    Exit code 1 if something is missing or damaged.
+    """
     from mx_rec.checkpoint.versions import damage_of
 
     code = ExitCode.OK

@@ -45,14 +45,19 @@ def convert_checkpoint_command(graph: str, source: str, target: str) -> None:
     if source == target:
         raise click.UsageError("NEW must be another prefix than OLD")
     try:
-        for line in _convert(source, target, origins):
+        for line in convert_checkpoint(source, target, origins):
             click.echo(line)
     except (CheckpointError, OSError) as error:
         raise UnusableFile(str(error)) from error
 
 
-def _convert(source: str, target: str, origins: Sequence[TableOrigin]) -> Iterator[str]:
-    """Write the new checkpoint; says what each table got."""
+def convert_checkpoint(source: str, target: str, origins: Sequence[TableOrigin]) -> Iterator[str]:
+    """Writes the new checkpoint; says what each table got.
+
+    Raises:
+        UnusableFile, CheckpointError: one of the checkpoints cannot be read, written or converted.
+    """
+    import numpy as np
     import tensorflow as tf
 
     from mx_rec.checkpoint import manifest_key
@@ -67,13 +72,13 @@ def _convert(source: str, target: str, origins: Sequence[TableOrigin]) -> Iterat
     for number, origin in enumerate(origins):
         _check(source, shapes, origin)
         saved = _write_table(reader, target, origin, number)
-        tensors[manifest_key(origin.table_name)] = tf.constant(saved.text)
+        tensors[manifest_key(origin.table_name)] = np.array(saved.text, np.object_)
         names = [*origin.variable.names, *(name for slot in origin.slots for name in slot.names)]
         gone.update(names)
         slots = f" with the slots of {origin.optimizer}" if origin.slots else ""
         yield f"table '{origin.table_name}': {sum(origin.rows):,} rows of {origin.variable.names[0]!r}{slots}"
     copied = sorted(set(shapes) - gone)
-    tensors.update((name, tf.constant(reader.get_tensor(name))) for name in copied)
+    tensors.update((name, np.asarray(reader.get_tensor(name))) for name in copied)
     _save(target, tensors)
     yield f"{len(copied)} other tensors copied"
 
@@ -151,14 +156,15 @@ def _save(prefix: str, tensors: dict[str, Any]) -> None:
     """What TensorFlow's part of a checkpoint is, under names of the caller's."""
     import tensorflow as tf
 
-    names = list(tensors)
-    with tf.init_scope():
-        try:
-            tf.raw_ops.SaveV2(
-                prefix=prefix,
-                tensor_names=names,
-                shape_and_slices=[""] * len(names),
-                tensors=[tensors[name] for name in names],
-            )
-        except tf.errors.OpError as error:
-            raise UnusableFile(f"NEW: cannot write the checkpoint '{prefix}': {error.message}") from error
+    tf1 = tf.compat.v1
+    # In a graph of its own it is the same with and without eager execution; fed, values know no bound on constants.
+    with tf.Graph().as_default():
+        places = [tf1.placeholder(tf.as_dtype(value.dtype)) for value in tensors.values()]
+        save = tf.raw_ops.SaveV2(
+            prefix=prefix, tensor_names=list(tensors), shape_and_slices=[""] * len(tensors), tensors=places
+        )
+        with tf1.Session() as session:
+            try:
+                session.run(save, dict(zip(places, tensors.values())))
+            except tf.errors.OpError as error:
+                raise UnusableFile(f"NEW: cannot write the checkpoint '{prefix}': {error.message}") from error

@@ -13,12 +13,13 @@ from mx_rec.cli.params import GRAPH_PATH
 
 if TYPE_CHECKING:
     from mx_rec.cli.summary import Summary
+    from mx_rec.graph.saved_model_files import LoadedSavedModel
 
 
 @click.command(
     "inspect",
     short_help="Show tables, lookups and iterators of a graph file.",
-    epilog=examples("recgraph inspect train.meta", "recgraph inspect train.pb --json"),
+    epilog=examples("recgraph inspect train.meta", "recgraph inspect export/17", "recgraph inspect train.pb --json"),
 )
 @click.argument("source", metavar="IN", type=GRAPH_PATH)
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
@@ -28,22 +29,42 @@ def inspect_command(source: str, as_json: bool) -> None:
     A lookup is `moved` when its keys come from the input pipeline already, `movable` when `recgraph
     rewrite` would move it, and `stays` with a reason otherwise. Variables that plain TensorFlow looks up are
     listed with their lookups, what trains them, and whether `recgraph rewrite --convert` could make tables of them.
+
+    Of a SavedModel all MetaGraphs are shown, each with its tags and signatures.
     """
     from mx_rec.cli.summary import summarize
-    from mx_rec.graph.files import load_graph
+    from mx_rec.graph.saved_model_files import LoadedSavedModel, load_graphs
 
-    loaded = load_graph(source)
+    loaded = load_graphs(source)
     for warning in loaded.warnings:
         say(f"warning: '{source}': {warning}")
-    summary = summarize(loaded)
+    summaries = [summarize(graph) for graph in loaded.graphs]
+    if isinstance(loaded, LoadedSavedModel):
+        _show_saved_model(loaded, summaries, as_json)
+    elif as_json:
+        click.echo(json.dumps(summaries[0].to_json(), indent=2))
+    else:
+        _show(summaries[0], loaded.title)
+
+
+def _show_saved_model(loaded: LoadedSavedModel, summaries: Sequence[Summary], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(summary.to_json(), indent=2))
+        content = {"path": str(loaded.path), "kind": loaded.kind, "size_bytes": loaded.size_bytes}
+        graphs = [summary.to_json() for summary in summaries]
+        click.echo(json.dumps({**content, "meta_graphs": graphs}, indent=2))
         return
-    _show(summary, loaded.title)
+    count = f"{len(summaries)} MetaGraph{'s' if len(summaries) > 1 else ''}"
+    stdout().print(f"{loaded.path}: {loaded.title}, {loaded.size_bytes:,} bytes, {count}", markup=False, soft_wrap=True)
+    for graph, summary in zip(loaded.graphs, summaries):
+        stdout().print()
+        _show(summary, graph.title)
 
 
 def _show(summary: Summary, title: str) -> None:
     console = stdout()
+    if summary.tags is not None:
+        console.print(f"tags: {', '.join(summary.tags) or '-'}", markup=False, soft_wrap=True)
+        console.print(f"signatures: {', '.join(summary.signatures) or '-'}", markup=False, soft_wrap=True)
     console.print(
         f"{summary.path}: {title}, {summary.size_bytes:,} bytes, {summary.nodes:,} nodes, "
         f"{summary.functions:,} functions, graph version {summary.producer}",

@@ -49,10 +49,10 @@ def plot_command(sources: tuple[str, ...], target: str, rewritten: bool) -> None
 
     suffix = os.path.splitext(target)[1].lower()
     _check_usage(sources, target, suffix, rewritten)
-    graphs = [_load(source) for source in sources]
+    graphs = [graph for source in sources for graph in _load(source)]
     files.check_writable(target)
     pictures = _pictures(graphs, rewritten)
-    names = " and ".join(loaded.path.name for loaded in graphs)
+    names = " and ".join(dict.fromkeys(loaded.path.name for loaded in graphs))
     draw = svg_text if suffix == ".svg" else html_text
     files.write_atomically(target, draw(pictures, f"Lookups of {names}").encode())
     for picture in pictures:
@@ -71,23 +71,23 @@ def _check_usage(sources: Sequence[str], target: str, suffix: str, rewritten: bo
             raise click.UsageError(f"OUT is '{source}' itself, which would be overwritten")
 
 
-def _load(source: str) -> LoadedGraph:
-    from mx_rec.graph.files import load_graph
+def _load(source: str) -> tuple[LoadedGraph, ...]:
+    from mx_rec.graph.saved_model_files import load_graphs
 
-    loaded = load_graph(source)
+    loaded = load_graphs(source)
     for warning in loaded.warnings:
         say(f"warning: '{source}': {warning}")
-    return loaded
+    return loaded.graphs
 
 
 def _pictures(graphs: Sequence[LoadedGraph], rewritten: bool) -> list[Picture]:
     from mx_rec.cli.plotting.picture import picture_of
 
     views = [sound_view(loaded) for loaded in graphs]
-    titles = [str(loaded.path) for loaded in graphs]
+    titles = [loaded.label for loaded in graphs]
     if rewritten:
-        views.append(_rewritten(graphs[0]))
-        titles.append(f"{titles[0]}, rewritten")
+        views.extend(_rewritten(loaded) for loaded in graphs)
+        titles.extend([f"{title}, rewritten" for title in titles])
     return [picture_of(view, title) for view, title in zip(views, titles)]
 
 

@@ -15,6 +15,7 @@ from mx_rec.cli.params import GRAPH_PATH, NAME_LIST
 
 if TYPE_CHECKING:
     from mx_rec.graph.files import LoadedGraph
+    from mx_rec.graph.saved_model_files import AnyGraphFile
     from mx_rec.passes import Pass, PipelineResult, Refusal
     from mx_rec.passes.static_lookups.plans import TableChoice
 
@@ -69,6 +70,7 @@ class RewriteOptions:
         "recgraph rewrite train.pb train.rewritten.pb",
         "recgraph rewrite train.meta train.meta --prefetch 4 --time-passes",
         "recgraph rewrite train.pbtxt out.pbtxt --report json --strict",
+        "recgraph rewrite export/1700000000 rewritten/1",
         "recgraph rewrite train.meta out.meta --convert 'user_emb*' --convert item_emb",
         "recgraph rewrite train.pb out.pb --passes find_lookups,insert_collections --dump-dir d",
     ),
@@ -120,7 +122,8 @@ def rewrite_command(source: str, target: str, **options: Any) -> None:
 
     OUT is the same kind of file as IN, and may be IN itself. It is written only on success and replaced in
     one step. A MetaGraphDef gets the collections of the lookups, and keeps every node that its collections,
-    saver and signatures name.
+    saver and signatures name. For a SavedModel OUT is a directory that does not exist yet; each MetaGraph is
+    rewritten on its own, variables and assets are copied.
 
     When there is nothing to do, OUT is a copy of IN and a remark says so. A lookup that cannot be moved
     stays where it is and is reported with node and reason; that is no failure unless --strict is given.
@@ -133,15 +136,22 @@ def rewrite_command(source: str, target: str, **options: Any) -> None:
 
 def _rewrite(source: str, target: str, options: RewriteOptions) -> None:
     from mx_rec.graph import files
+    from mx_rec.graph.saved_model_files import LoadedSavedModel, load_graphs
 
-    loaded = files.load_graph(source)
+    loaded = load_graphs(source)
     for warning in loaded.warnings:
         say(f"warning: '{source}': {warning}")
-    passes = _passes(loaded, options)
+    _check_kept_nodes(loaded, options.keep)
+    if isinstance(loaded, LoadedSavedModel):
+        from mx_rec.cli.rewrite_saved_model import rewrite_saved_model
+
+        rewrite_saved_model(loaded, target, options)
+        return
+    passes = passes_for(loaded, options)
     files.check_writable(target)
-    result = _run(loaded, passes, options.dump_dir)
-    click.echo(_report(result, options), nl=False)
-    _stop_if_refused(result, options)
+    result = run_passes(loaded, passes, options.dump_dir)
+    click.echo(report_of(result, options), nl=False)
+    stop_if_refused(result, options)
     if result.modified:
         files.save_graph(loaded, result.view, target)
     elif files.copy_graph(loaded, target):
@@ -150,11 +160,10 @@ def _rewrite(source: str, target: str, options: RewriteOptions) -> None:
         say(f"nothing to do: no pass changed the graph; '{target}' stays as it is")
 
 
-def _passes(loaded: LoadedGraph, options: RewriteOptions) -> list[Pass]:
+def passes_for(loaded: LoadedGraph, options: RewriteOptions) -> list[Pass]:
     """The passes to run. A pass that was asked for but is switched off is bad usage."""
     from mx_rec.passes import PASSES, PipelineOptions, default_pipeline
 
-    _check_kept_nodes(loaded, options.keep)
     pipeline = default_pipeline(
         PipelineOptions(
             static_tables=_static_tables(options),
@@ -194,10 +203,10 @@ def _static_tables(options: RewriteOptions) -> tuple[TableChoice, ...]:
     return given_here + (() if options.config is None else read_tables(options.config))
 
 
-def _check_kept_nodes(loaded: LoadedGraph, keep: Sequence[str]) -> None:
+def _check_kept_nodes(loaded: AnyGraphFile, keep: Sequence[str]) -> None:
     if not keep:
         return
-    names = {node.name for node in loaded.graph_def.node}
+    names = {node.name for graph in loaded.graphs for node in graph.graph_def.node}
     for name in keep:
         if name not in names:
             raise click.UsageError(f"--keep: '{loaded.path}' has no node '{name}'")
@@ -211,7 +220,12 @@ def _op_impl_mode(path: str | None) -> dict[str, str] | None:
     return dict(read_op_impl_mode(path))
 
 
-def _run(loaded: LoadedGraph, passes: Sequence[Pass], dump_dir: str | None) -> PipelineResult:
+def run_passes(loaded: LoadedGraph, passes: Sequence[Pass], dump_dir: str | None) -> PipelineResult:
+    """Runs passes on a graph.
+
+    Raises:
+        RewriteRefused: one failed.
+    """
     from mx_rec.passes import PassFailed, PassManager
 
     directory = None if dump_dir is None else Path(dump_dir)
@@ -226,7 +240,8 @@ def _run(loaded: LoadedGraph, passes: Sequence[Pass], dump_dir: str | None) -> P
         raise UnusableFile(f"--dump-dir: cannot write '{error.filename or dump_dir}': {error.strerror}") from error
 
 
-def _report(result: PipelineResult, options: RewriteOptions) -> str:
+def report_of(result: PipelineResult, options: RewriteOptions) -> str:
+    """What the command says of a graph."""
     from mx_rec.passes import report_json, report_text
 
     if options.report == "text":
@@ -235,7 +250,8 @@ def _report(result: PipelineResult, options: RewriteOptions) -> str:
     return json.dumps(content, indent=2) + "\n"
 
 
-def _stop_if_refused(result: PipelineResult, options: RewriteOptions) -> None:
+def stop_if_refused(result: PipelineResult, options: RewriteOptions) -> None:
+    """RewriteRefused if a pass refused something and the options ask for none of it."""
     refusals = [(report.name, refusal) for report in result.reports for refusal in report.refusals]
     if refusals and options.strict:
         raise RewriteRefused(_refusal_message(*refusals[0], others=len(refusals) - 1))

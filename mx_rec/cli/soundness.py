@@ -25,5 +25,5 @@ def sound_view(loaded: LoadedGraph) -> GraphView:
         view = GraphView(loaded.graph_def)
         verify(view)
     except GraphRewriteError as error:
-        raise BrokenGraph(f"the graph of '{loaded.path}' is broken: {error}") from error
+        raise BrokenGraph(f"the graph of '{loaded.label}' is broken: {error}") from error
     return view

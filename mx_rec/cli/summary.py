@@ -84,7 +84,7 @@ class IteratorSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """All of it."""
+    """All of it; `tags` are of a MetaGraphDef in a SavedModel alone."""
 
     path: str
     kind: str
@@ -99,17 +99,22 @@ class Summary:
     static_variables: tuple[StaticVariableSummary, ...]
     iterators: tuple[IteratorSummary, ...]
     largest_constants: tuple[ConstantSize, ...]
+    tags: tuple[str, ...] | None = None
+    signatures: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain dictionaries and lists."""
-        return dataclasses.asdict(self)
+        content = dataclasses.asdict(self)
+        if self.tags is None:  # no part of a SavedModel
+            del content["tags"], content["signatures"]
+        return content
 
 
 def summarize(loaded: LoadedGraph) -> Summary:
     """Looks through a graph; nothing is changed or run."""
     from mx_rec.graph.files import largest_constants
     from mx_rec.passes import find_lookups
-    from mx_rec.passes.find_lookups import FindLookups
+    from mx_rec.passes.find_lookups import FindLookups, function_lookups
 
     view = sound_view(loaded)
     lookups = find_lookups(view)
@@ -121,14 +126,17 @@ def summarize(loaded: LoadedGraph) -> Summary:
         functions=len(loaded.graph_def.library.function),
         producer=loaded.graph_def.versions.producer,
         warnings=loaded.warnings,
-        notes=tuple(
-            note for note in FindLookups().run(view).notes if not note.startswith(("table ", "plain TensorFlow: "))
+        notes=(
+            *(note for note in FindLookups().run(view).notes if not note.startswith(("table ", "plain TensorFlow: "))),
+            *(f"stays: {obstacle}" for obstacle in function_lookups(view)),
         ),
         tables=_tables(view, lookups),
         lookups=tuple(_lookup(view, lookup) for lookup in lookups),
         static_variables=_static_variables(view),
         iterators=_iterators(view),
         largest_constants=tuple(largest_constants(loaded.graph_def, _SHOWN_CONSTANTS)),
+        tags=loaded.tags,
+        signatures=loaded.signatures(),
     )
 
 

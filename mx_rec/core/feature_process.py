@@ -12,6 +12,7 @@ from mx_rec import ops
 from mx_rec.constants.constants import MAX_INT32
 from mx_rec.core import graph_state
 from mx_rec.core.admission import evicts_by_time
+from mx_rec.core.imported import lookup_names, state_with_tables
 from mx_rec.core.table import EmbeddingTable
 from mx_rec.core.timestamps import connect_timestamps
 from mx_rec.util.initialize import ConfigInitializer
@@ -40,7 +41,7 @@ def evict(session: Any = None, table_names: Optional[Sequence[str]] = None) -> d
     """
     ConfigInitializer.get_instance()
     graph = tf.compat.v1.get_default_graph() if session is None else session.graph
-    state = graph_state.state_of(graph)
+    state = state_with_tables(graph)
     if session is None and not state.tables:
         state = graph_state.modified_state() or state
     tables = _evicting(state, table_names)
@@ -94,7 +95,7 @@ class EvictHook(tf.compat.v1.train.SessionRunHook):
         if not self._is_enabled:
             return
         graph = tf.compat.v1.get_default_graph()
-        self._tables = _evicting(graph_state.state_of(graph), None)
+        self._tables = _evicting(state_with_tables(graph), None)
         if not self._tables:
             logger.info("EvictHook: the graph trains no table with an eviction_threshold, so nothing is evicted")
             return
@@ -155,7 +156,7 @@ def set_threshold(tensor: Any, emb_name: str = "", ids_name: str = "", name: Opt
     """
     ConfigInitializer.get_instance()
     threshold = tf.convert_to_tensor(tensor, tf.int32)
-    state = graph_state.state_of(tf.compat.v1.get_default_graph())
+    state = state_with_tables(tf.compat.v1.get_default_graph())
     check_string("emb_name", emb_name, 0, 255)
     check_string("ids_name", ids_name, 0, 255)
     admitting = [table for known, table in state.tables.items() if _access_threshold(state, known) is not None]
@@ -207,6 +208,9 @@ def _check_ids_name(state: graph_state.GraphState, emb_name: str, ids_name: str)
             known[record.name] = None
             if record.feature is not None:
                 known[record.feature.name] = None
+    if not state.lookups:
+        tables = [state.tables[emb_name]] if emb_name else state.tables.values()
+        known.update((name, None) for table in tables for name in lookup_names(table))
     if ids_name not in known:
         of_table = f" of table {emb_name!r}" if emb_name else ""
         raise ValueError(f"ids_name: there is no lookup {ids_name!r}{of_table}; there are {_listed(known)}")

@@ -101,6 +101,7 @@ class GraphState:
         initializers: iterator initializer per side (True: training), set by the rewrite.
         batches: per side, the components of the batches that its lookups read, set by the rewrite.
         replaced: old batch component by name, and what replaced it.
+        saves_deltas: whose IncrementalCheckpointHook the graph has: `given` by the script, `added`, or empty.
         started: per iterator that `GraphModifierHook` starts, by the name of its tensor, whether it was started.
     """
 
@@ -120,6 +121,7 @@ class GraphState:
     initializers: Optional[dict[bool, Optional[tf.Operation]]] = None
     batches: dict[bool, list[tuple[tf.Tensor, ...]]] = dataclasses.field(default_factory=dict)
     replaced: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+    saves_deltas: str = ""
     started: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
 
 

@@ -83,7 +83,8 @@ class EmbeddingTable:
         }
         make = makers[what]
         graph = self.handle.graph
-        name = f"mx_rec/{self.table_name}/{what}"
+        # Beside the handle, which may have been imported into a scope.
+        name = f"{self.handle.op.name.rpartition('/')[0]}/{what}"
         try:
             operation = graph.get_operation_by_name(name)
         except KeyError:

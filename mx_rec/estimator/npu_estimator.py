@@ -7,6 +7,7 @@ from typing import Any, Callable, Optional, Union
 import tensorflow as tf
 
 from mx_rec.estimator import api
+from mx_rec.estimator.checkpoints import with_checkpoints
 from mx_rec.estimator.model_functions import wrap_model_fn
 from mx_rec.estimator.run_config import NPURunConfig
 from mx_rec.estimator.warm_start import with_warm_start
@@ -20,7 +21,8 @@ class NPUEstimator(api.Estimator):
 
     It differs in that `warm_start_from` reaches tables too (see `with_warm_start`), that `predict` may return tensors
     of the batch as they came from the input function (after the rewrite TensorFlow's Estimator needs `tf.identity` of
-    them), and that a SavedModel holds a note on how to load it.
+    them), that a SavedModel holds a note on how to load it, and that it saves and restores as `init` says of
+    checkpoints (see `with_checkpoints`).
 
     Args:
         model_fn: as in `Estimator`.
@@ -47,7 +49,7 @@ class NPUEstimator(api.Estimator):
             raise ValueError("NPUEstimator needs a model_fn")
         prepared = with_warm_start(model_fn, warm_start_from) if warm_start_from is not None else model_fn
         super().__init__(
-            model_fn=wrap_model_fn(prepared, _with_own_predictions),
+            model_fn=with_checkpoints(wrap_model_fn(prepared, _with_own_predictions)),
             model_dir=model_dir,
             config=NPURunConfig() if config is None else config,
             params=params,

@@ -158,6 +158,11 @@ def _texts(meta_graph: meta_graph_pb2.MetaGraphDef, variables: bool) -> Iterator
     for key, signature in meta_graph.signature_def.items():
         for text in _strings(signature):
             yield f"signature_def '{key}'", text
+    for asset in meta_graph.asset_file_def:
+        yield f"asset '{asset.filename}'", asset.tensor_info.name
+    if meta_graph.HasField("object_graph_def"):  # of a SavedModel of TensorFlow 2: constants, captures, variables
+        for text in _strings(meta_graph.object_graph_def):
+            yield "object graph", text
     for key, collection in meta_graph.collection_def.items():
         if not variables and collection_proto_type(key) is variable_pb2.VariableDef:
             continue

@@ -1,4 +1,4 @@
-"""Graph files: GraphDef and MetaGraphDef, binary or text.
+"""Graph files: GraphDef and MetaGraphDef, binary or text. SavedModels, made of several: `saved_model_files`.
 
 A file is told apart by what it holds, not by its name, and is written back as the same kind. Reading needs
 no op library: graphs with unknown ops load. Writing is atomic: a failed write leaves what was there.
@@ -41,10 +41,10 @@ _TITLES = {
     "metagraph": "MetaGraphDef",
     "metagraph_text": "MetaGraphDef (text)",
 }
-_EXPECTED = "expected a GraphDef (.pb, .pbtxt) or a MetaGraphDef (.meta), binary or text"
+_EXPECTED = "expected a GraphDef (.pb, .pbtxt) or a MetaGraphDef (.meta), binary or text, or a SavedModel"
 _NO_SAVED_MODEL = (
-    "SavedModels are not supported; load it and write its graph as a GraphDef, or a MetaGraphDef "
-    "with tf.compat.v1.train.export_meta_graph"
+    "a SavedModel is the directory that holds this file as saved_model.pb or saved_model.pbtxt, variables beside it; "
+    "inspect, rewrite, diff and plot take such a directory"
 )
 _MAGIC = {
     b"\x1f\x8b": "gzip data (unpack it first)",
@@ -73,6 +73,7 @@ class LoadedGraph:
       message: The GraphDef or MetaGraphDef as it was in the file.
       size_bytes: Size of the file.
       warnings: What looked odd but did not keep the file from being read.
+      tags: Of a MetaGraphDef in a SavedModel; `None` for a file of its own.
     """
 
     path: Path
@@ -80,6 +81,17 @@ class LoadedGraph:
     message: Any
     size_bytes: int
     warnings: tuple[str, ...] = ()
+    tags: tuple[str, ...] | None = None
+
+    @property
+    def graphs(self) -> tuple[LoadedGraph, ...]:
+        """The graph itself; a SavedModel has several."""
+        return (self,)
+
+    @property
+    def label(self) -> str:
+        """The path, and which MetaGraph of a SavedModel it is."""
+        return str(self.path) if self.tags is None else f"{self.path} ({', '.join(self.tags) or 'no tags'})"
 
     @property
     def graph_def(self) -> graph_pb2.GraphDef:
@@ -90,6 +102,10 @@ class LoadedGraph:
     def title(self) -> str:
         """The kind in words."""
         return _TITLES[self.kind]
+
+    def signatures(self) -> tuple[str, ...]:
+        """The names of the signatures of a MetaGraphDef."""
+        return tuple(sorted(self.message.signature_def)) if self.kind.startswith("metagraph") else ()
 
     def collections(self) -> tuple[str, ...]:
         """The names of the collections of a MetaGraphDef."""
@@ -133,13 +149,10 @@ def load_graph(path: str | os.PathLike[str]) -> LoadedGraph:
       GraphFileError: The file is missing, unreadable, too large, cut off, or something else.
     """
     source = Path(path)
-    size = _checked_size(source)
-    if size > MAX_BYTES:
-        raise GraphFileError(_too_large(f"'{source}'", size, _largest_in_file(source)))
-    data = _read(source)
-    kind, message = _parse_text(source, data) if _is_text(data) else _parse_binary(source, data)
+    data = read_file(source)
+    kind, message = _parse_text(source, data) if is_text(data) else _parse_binary(source, data)
     loaded = LoadedGraph(source, kind, message, len(data), _warnings(kind, message))
-    _check_complete(loaded)
+    check_complete(loaded)
     return loaded
 
 
@@ -159,8 +172,7 @@ def save_graph(loaded: LoadedGraph, graph: GraphView | graph_pb2.GraphDef, path:
     if header is not None:
         total = _messages.field_size(_META_GRAPH_DEF, total) + header.ByteSize()
     if total > MAX_BYTES:
-        largest = [(constant.name, constant.size_bytes) for constant in _largest_constants(parts, _SHOWN_NAMES)]
-        raise GraphFileError(_too_large("the graph", total, largest))
+        raise too_large_to_write("the graph", total, parts)
     with _replaced(path) as stream:
         if loaded.kind.endswith("_text"):
             _write_text(stream, parts, header)
@@ -171,6 +183,12 @@ def save_graph(loaded: LoadedGraph, graph: GraphView | graph_pb2.GraphDef, path:
             _messages.write_graph(stream, parts, sizes)
             stream.write(header.SerializeToString(deterministic=True))
         return stream.tell()
+
+
+def too_large_to_write(what: str, size: int, parts: _messages.GraphParts) -> GraphFileError:
+    """The error that names the largest constants of a graph whose file would be larger than a protobuf may be."""
+    largest = [(constant.name, constant.size_bytes) for constant in _largest_constants(parts, _SHOWN_NAMES)]
+    return GraphFileError(_too_large(what, size, largest))
 
 
 def _header(loaded: LoadedGraph, parts: _messages.GraphParts) -> Any:
@@ -208,7 +226,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
       GraphFileError: With what is in the way.
     """
     target = _write_target(path)
-    with _named_os_errors(f"cannot write '{path}'"):
+    with named_os_errors(f"cannot write '{path}'"):
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
         os.close(handle)
         os.unlink(name)
@@ -224,7 +242,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
 def _replaced(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A temporary file beside `path`, which takes its place in the end; on failure nothing changed."""
     target = _write_target(path)
-    with _named_os_errors(f"cannot write '{path}'"):
+    with named_os_errors(f"cannot write '{path}'"):
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
         try:
             with os.fdopen(handle, "wb") as stream:
@@ -263,11 +281,14 @@ def _constant_size(node: Any, prefix: str) -> ConstantSize:
 
 
 def _checked_size(path: Path) -> int:
-    with _named_os_errors(f"cannot read '{path}'"):
+    with named_os_errors(f"cannot read '{path}'"):
         info = path.stat()
     if stat.S_ISDIR(info.st_mode):
         if any(path.glob("saved_model.pb*")):
-            raise GraphFileError(f"'{path}' is a SavedModel directory: {_NO_SAVED_MODEL}")
+            raise GraphFileError(
+                f"'{path}' is a SavedModel directory, which this command does not take: it takes a graph file; "
+                "inspect, rewrite, diff, plot and freeze take SavedModels"
+            )
         raise GraphFileError(f"'{path}' is a directory; {_EXPECTED}")
     if not stat.S_ISREG(info.st_mode):
         raise GraphFileError(f"'{path}' is not a regular file; {_EXPECTED}")
@@ -276,17 +297,26 @@ def _checked_size(path: Path) -> int:
     return info.st_size
 
 
-def _read(path: Path) -> bytes:
-    with _named_os_errors(f"cannot read '{path}'"):
+def read_file(path: Path) -> bytes:
+    """The bytes of a file that is no larger than a protobuf may be.
+
+    Raises:
+      GraphFileError: It is missing, empty, too large, or no regular file.
+    """
+    size = _checked_size(path)
+    if size > MAX_BYTES:
+        raise GraphFileError(_too_large(f"'{path}'", size, _largest_in_file(path)))
+    with named_os_errors(f"cannot read '{path}'"):
         return path.read_bytes()
 
 
 def _opened(path: Path) -> BinaryIO:
-    with _named_os_errors(f"cannot read '{path}'"):
+    with named_os_errors(f"cannot read '{path}'"):
         return path.open("rb")
 
 
-def _is_text(data: bytes) -> bool:
+def is_text(data: bytes) -> bool:
+    """Whether a file is text, judged by its beginning."""
     return _CONTROL_BYTES.search(data, 0, _PROBED_BYTES) is None
 
 
@@ -297,11 +327,16 @@ def _parse_binary(path: Path, data: bytes) -> tuple[GraphKind, Any]:
     if kind is None:
         raise GraphFileError(_not_a_graph(path, data))
     message = graph_pb2.GraphDef() if kind == "graphdef" else meta_graph_pb2.MetaGraphDef()
+    fill_from_binary(path, data, message, _TITLES[kind])
+    return kind, message
+
+
+def fill_from_binary(path: Path, data: bytes, message: Any, title: str) -> None:
+    """Parses the bytes of a file into a message; GraphFileError with the place if they are damaged."""
     try:
         message.ParseFromString(data)
     except DecodeError as error:
-        raise GraphFileError(f"'{path}' starts as a {_TITLES[kind]} but is {_damage(data)}") from error
-    return kind, message
+        raise GraphFileError(f"'{path}' starts as a {title} but is {_damage(data)}") from error
 
 
 def _damage(data: bytes) -> str:
@@ -321,19 +356,25 @@ def _not_a_graph(path: Path, data: bytes) -> str:
 def _parse_text(path: Path, data: bytes) -> tuple[GraphKind, Any]:
     if data.startswith(b"version https://git-lfs"):
         raise GraphFileError(_not_a_graph(path, data))
-    _check_utf8(path, data)
+    check_utf8(path, data)
     kind = _text_kind(path, data)
     message = graph_pb2.GraphDef() if kind == "graphdef_text" else meta_graph_pb2.MetaGraphDef()
-    try:
-        text_format.ParseLines(io.BytesIO(data), message)  # line by line: a text and its copies would take much memory
-    except text_format.ParseError as error:
-        raise GraphFileError(f"'{path}' is no valid {_TITLES[kind]}: {_parse_problem(error)}") from error
-    except RecursionError as error:
-        raise GraphFileError(f"'{path}' is no valid {_TITLES[kind]}: its messages are nested too deeply") from error
+    fill_from_text(path, data, message, _TITLES[kind])
     return kind, message
 
 
-def _check_utf8(path: Path, data: bytes) -> None:
+def fill_from_text(path: Path, data: bytes, message: Any, title: str) -> None:
+    """Parses the text of a file, UTF-8, into a message; GraphFileError with the line if it is damaged."""
+    try:
+        text_format.ParseLines(io.BytesIO(data), message)  # line by line: a text and its copies would take much memory
+    except text_format.ParseError as error:
+        raise GraphFileError(f"'{path}' is no valid {title}: {_parse_problem(error)}") from error
+    except RecursionError as error:
+        raise GraphFileError(f"'{path}' is no valid {title}: its messages are nested too deeply") from error
+
+
+def check_utf8(path: Path, data: bytes) -> None:
+    """GraphFileError with the place if a file is no text."""
     offset = 0
     try:
         for line in io.BytesIO(data):
@@ -341,6 +382,14 @@ def _check_utf8(path: Path, data: bytes) -> None:
             offset += len(line)
     except UnicodeDecodeError as error:
         raise GraphFileError(f"{_not_a_graph(path, data)} (byte {offset + error.start} is neither)") from error
+
+
+def is_saved_model(data: bytes) -> bool:
+    """Whether the bytes of a file are those of a SavedModel, judged by its first fields."""
+    if not is_text(data):
+        return _wire.binary_kind(data) == "savedmodel"
+    match = _FIRST_FIELD.match(data)
+    return bool(match and match["field"]) and match["field"].decode() in _SAVED_MODEL_FIELDS
 
 
 def _text_kind(path: Path, data: bytes) -> GraphKind:
@@ -373,8 +422,12 @@ def _warnings(kind: GraphKind, message: Any) -> tuple[str, ...]:
     return ()
 
 
-def _check_complete(loaded: LoadedGraph) -> None:
-    """A file cut between two nodes still parses; it then lacks nodes or functions that others name."""
+def check_complete(loaded: LoadedGraph) -> None:
+    """A file cut between two nodes still parses; it then lacks nodes or functions that others name.
+
+    Raises:
+      GraphFileError: With the first that is missing, spelled wrongly or there twice.
+    """
     graph_def = loaded.graph_def
     names = {node.name for node in graph_def.node}
     _check_spelling(loaded.path, "a node", names, _wire.NODE_NAME)
@@ -446,7 +499,7 @@ def _too_large(what: str, size: int, largest: list[tuple[str, int]]) -> str:
 
 def _largest_in_file(path: Path) -> list[tuple[str, int]]:
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        kind = None if _is_text(data[:_PROBED_BYTES]) else _wire.binary_kind(data)
+        kind = None if is_text(data[:_PROBED_BYTES]) else _wire.binary_kind(data)
         if kind is None or kind == "savedmodel":
             return []
         return _wire.largest_nodes(data, kind, _SHOWN_NAMES)
@@ -477,7 +530,8 @@ def _file_mode(target: Path) -> int:
 
 
 @contextlib.contextmanager
-def _named_os_errors(action: str) -> Iterator[None]:
+def named_os_errors(action: str) -> Iterator[None]:
+    """An OSError inside becomes a GraphFileError that names the action."""
     try:
         yield
     except OSError as error:

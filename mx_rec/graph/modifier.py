@@ -33,6 +33,7 @@ from mx_rec.util.log import logger
 from mx_rec.util.validate import check_bool
 
 DUMP_DIR = "export_graph"
+_WARM_START = "checkpoint_initializer"  # the name that init_from_checkpoint of TensorFlow gives
 _VARIABLE_UPDATES = ("ResourceScatter", "ResourceSparseApply")
 
 
@@ -290,15 +291,27 @@ class GraphModifierHook(tf.compat.v1.train.SessionRunHook):
         self._modify_graph = check_bool("modify_graph", modify_graph)
 
     def begin(self) -> None:
-        """Calls `modify_graph_and_start_emb_cache` or `start_asc_pipeline`; raises what that raises."""
+        """Calls `modify_graph_and_start_emb_cache` or `start_asc_pipeline`; raises what that raises.
+
+        Raises:
+            EnvironmentError: the graph was rewritten by another hook already.
+        """
+        graph = tf.compat.v1.get_default_graph()
+        state = graph_state.state_of(graph)
+        if state.initializers is not None and (self._modify_graph or state.lookups):
+            raise EnvironmentError(
+                "GraphModifierHook: this graph has been rewritten already, by another GraphModifierHook of the list, or "
+                "by a call of modify_graph_and_start_emb_cache() or start_asc_pipeline(); keep one of them"
+            )
+        _warn_of_fresh_tables(graph, state)
         if self._modify_graph:
             modify_graph_and_start_emb_cache(dump_graph=self._dump_graph)
-        elif graph_state.state_of(tf.compat.v1.get_default_graph()).lookups:
+        elif state.lookups:
             # Imported late: it is built on this module.
             from mx_rec.core.asc.manager import start_asc_pipeline
 
             start_asc_pipeline()
-        _note_starts(tf.compat.v1.get_default_graph())
+        _note_starts(graph)
 
     def after_create_session(self, session: tf.compat.v1.Session, coord: Optional[tf.train.Coordinator]) -> None:
         """Starts the rebuilt iterators that nothing has started yet, after a recovery of the session too.
@@ -306,12 +319,42 @@ class GraphModifierHook(tf.compat.v1.train.SessionRunHook):
         An iterator with several datasets begins with that of training, or, in a graph without training lookups, with
         that of evaluation. Starting one twice would begin its dataset anew: shuffled in another order, say.
         """
+        _warn_of_full_saves(session.graph)
         starts = _iterator_starts(session.graph)
         if starts:
             was_started = session.run([_was_started(start) for start in starts])
             for start, done in zip(starts, was_started):
                 if not done:
                     session.run(start)
+
+
+def _warn_of_full_saves(graph: tf.Graph) -> None:
+    """Says which hook is missing where `init` asks for deltas and a training with hooks makes none."""
+    state = graph_state.state_of(graph)
+    is_trained = any(record.is_train for record in state.lookups.values())
+    is_asked = ConfigInitializer.get_instance().config.is_incremental_checkpoint
+    if is_asked and is_trained and not state.saves_deltas:
+        state.saves_deltas = "warned"
+        logger.warning(
+            "init(is_incremental_checkpoint=True), but no hook of this session saves deltas: add "
+            "mx_rec.saver.saver.IncrementalCheckpointHook(checkpoint_dir), and pass save_checkpoint_secs=None to "
+            "MonitoredTrainingSession (NPUEstimator adds it by itself)"
+        )
+
+
+def _warn_of_fresh_tables(graph: tf.Graph, state: graph_state.GraphState) -> None:
+    """TensorFlow's warm start, as `tf.estimator.Estimator(warm_start_from=...)` does it, knows no tables."""
+    restores = [op for op in graph.get_operations() if op.type == "RestoreV2" and _WARM_START in op.name]
+    if not restores or any(op.type == "MxRecTableImport" for op in graph.get_operations()):
+        return
+    trained = sorted({record.table_name for record in state.lookups.values() if record.is_train})
+    if trained:
+        logger.warning(
+            "%d variables start from a checkpoint, but tables %s start empty: TensorFlow's warm start knows no tables; "
+            "use NPUEstimator(warm_start_from=...) or mx_rec.estimator.with_warm_start to fill them too",
+            len(restores),
+            ", ".join(map(repr, trained)),
+        )
 
 
 def _iterator_starts(graph: tf.Graph) -> list[tf.Operation]:

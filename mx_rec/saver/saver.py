@@ -7,25 +7,30 @@ too (as hard links), so it can be restored, moved with `cp -a`, and outlive the 
 
 from __future__ import annotations
 
+import numbers
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Optional, Union
 
+import numpy as np
 import tensorflow as tf
 
 from mx_rec import ops
 from mx_rec.checkpoint.versions import checkpoint_to_restore as checkpoint_to_restore
+from mx_rec.core import graph_state
 from mx_rec.tf_compat import saver_prefix
 from mx_rec.util.initialize import ConfigInitializer, InitConfig
 from mx_rec.util.log import logger
 from mx_rec.util.validate import check_bool, check_int
+
+Step = Union[int, np.integer, tf.Tensor, tf.Variable]
 
 
 def save_incremental(
     saver: tf.compat.v1.train.Saver,
     session: tf.compat.v1.Session,
     save_path: str,
-    global_step: Optional[Union[int, tf.Tensor, tf.Variable]] = None,
+    global_step: Optional[Step] = None,
     *,
     delta: bool,
     **kwargs: Any,
@@ -51,12 +56,20 @@ def save_incremental(
     """
     check_bool("delta", delta)
     threshold = ConfigInitializer.get_instance().config.recent_key_count_threshold
-    if global_step is not None and not isinstance(global_step, int):
-        global_step = int(tf.compat.v1.train.global_step(session, global_step))
-    prefix = saver_prefix(saver, save_path, global_step)
+    step = None if global_step is None else _step_number(session, global_step)
+    prefix = saver_prefix(saver, save_path, step)
     kind = ops.SaveKind.DELTA if delta else ops.SaveKind.BASE
     with ops.saving(prefix, kind, threshold):
-        return str(saver.save(session, save_path, global_step=global_step, **kwargs))
+        saved = str(saver.save(session, save_path, global_step=step, **kwargs))
+    ConfigInitializer.get_instance().has_saved_incrementally = True
+    return saved
+
+
+def _step_number(session: tf.compat.v1.Session, global_step: Step) -> int:
+    """A step as TensorFlow's Saver takes it: an integer of Python or numpy, a tensor or a variable."""
+    if isinstance(global_step, (numbers.Integral, np.integer)):
+        return int(global_step)
+    return int(tf.compat.v1.train.global_step(session, global_step))
 
 
 class Saver(tf.compat.v1.train.Saver):
@@ -66,7 +79,7 @@ class Saver(tf.compat.v1.train.Saver):
         self,
         sess: tf.compat.v1.Session,
         save_path: str,
-        global_step: Optional[Union[int, tf.Tensor, tf.Variable]] = None,
+        global_step: Optional[Step] = None,
         *args: Any,
         is_incremental_checkpoint: bool = False,
         save_delta: bool = False,
@@ -182,15 +195,11 @@ class IncrementalSaver:
         self._schedule = schedule or SaveSchedule.of_config(ConfigInitializer.get_instance().config)
         self._saver = saver or tf.compat.v1.train.Saver()
 
-    def save_if_due(
-        self, session: tf.compat.v1.Session, global_step: Union[int, tf.Tensor, tf.Variable]
-    ) -> Optional[str]:
+    def save_if_due(self, session: tf.compat.v1.Session, global_step: Step) -> Optional[str]:
         """Saves if a full save or a delta is due; the prefix, or None if nothing was."""
         return self.save(session, global_step) if self._schedule.is_due() else None
 
-    def save(
-        self, session: tf.compat.v1.Session, global_step: Union[int, tf.Tensor, tf.Variable], **kwargs: Any
-    ) -> str:
+    def save(self, session: tf.compat.v1.Session, global_step: Step, **kwargs: Any) -> str:
         """Saves now: in full if that is due, else a delta."""
         full = self._schedule.full_is_due()
         prefix = save_incremental(
@@ -198,6 +207,20 @@ class IncrementalSaver:
         )
         self._schedule.saved(full)
         return prefix
+
+
+def saver_of(saver: Optional[tf.compat.v1.train.Saver], scaffold: Any, owner: str) -> tf.compat.v1.train.Saver:
+    """The given Saver, else that of the scaffold, else the only one of the graph; RuntimeError if it is not one."""
+    if saver is not None:
+        return saver
+    if scaffold is not None:
+        return scaffold.saver
+    savers = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SAVERS)
+    if len(savers) != 1:
+        raise RuntimeError(
+            f"{owner}: the graph has {len(savers)} Savers in the collection SAVERS, not one; pass saver="
+        )
+    return savers[0]
 
 
 class _ScheduledSaver:
@@ -208,17 +231,7 @@ class _ScheduledSaver:
 
     def find(self) -> tf.compat.v1.train.Saver:
         """The Saver of the graph; it may have been made after the hook."""
-        if self._saver is not None:
-            return self._saver
-        if self._scaffold is not None:
-            return self._scaffold.saver
-        savers = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SAVERS)
-        if len(savers) != 1:
-            raise RuntimeError(
-                f"IncrementalCheckpointHook: the graph has {len(savers)} Savers in the collection SAVERS, not one; "
-                "pass saver="
-            )
-        return savers[0]
+        return saver_of(self._saver, self._scaffold, "IncrementalCheckpointHook")
 
     def save(self, session: tf.compat.v1.Session, save_path: str, global_step: int, **kwargs: Any) -> str:
         full = self._schedule.full_is_due()
@@ -236,9 +249,12 @@ class IncrementalCheckpointHook(tf.compat.v1.train.CheckpointSaverHook):
     """Saves full checkpoints and deltas on the schedule of `init`, for `MonitoredTrainingSession` and Estimator.
 
     It takes the place of the hook that these would add: pass `save_checkpoint_secs=None` to the session (an Estimator
-    sees it among its hooks). The first save, at the start, is full; the last, at the end, is a delta if no full one is
-    due. With `init(restore_model_version=N)` the session begins with the newest checkpoint at or before step N.
+    sees it among its hooks, and `NPUEstimator` adds it by itself). The first save, at the start, is full; the last, at
+    the end, is a delta if no full one is due. With `init(restore_model_version=N)` the session begins with the newest
+    checkpoint at or before step N.
     """
+
+    _is_given = True  # by the script
 
     def __init__(
         self,
@@ -271,6 +287,12 @@ class IncrementalCheckpointHook(tf.compat.v1.train.CheckpointSaverHook):
             checkpoint_basename=checkpoint_basename,
             listeners=listeners,
         )
+
+    def begin(self) -> None:
+        """Lets other hooks know that there is one."""
+        state = graph_state.state_of(tf.compat.v1.get_default_graph())
+        state.saves_deltas = "given" if self._is_given else state.saves_deltas or "added"
+        super().begin()
 
     def after_create_session(self, session: tf.compat.v1.Session, coord: Any) -> None:
         """Restores the version asked for, once, and saves."""

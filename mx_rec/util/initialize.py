@@ -69,6 +69,13 @@ class InitConfig:
                 f"save_delta_checkpoints_secs (seconds), got {self.save_checkpoint_due_time} and "
                 f"{self.save_delta_checkpoints_secs}"
             )
+        unused = [
+            name
+            for name in ("save_checkpoint_due_time", "save_delta_checkpoints_secs", "recent_key_count_threshold")
+            if getattr(self, name)
+        ]
+        if unused and not self.is_incremental_checkpoint:
+            logger.warning("init: %s without is_incremental_checkpoint=True: no effect", " and ".join(unused))
 
 
 class TrainParamsConfig:
@@ -160,6 +167,8 @@ class ConfigInitializer:
         self.eval_steps = config.eval_steps
         self.save_steps = config.save_steps
         self.train_params_config = TrainParamsConfig()
+        self.has_saved_incrementally = False
+        self.prefix_before: Optional[str] = None
 
     @classmethod
     def get_instance(cls) -> ConfigInitializer:
@@ -209,6 +218,7 @@ def init(use_mpi: bool = False, **kwargs: Any) -> None:
     # Loaded early, so that it sees which graphs sessions run from here on, and so that a missing library is
     # reported here.
     from mx_rec.ops.library import load_library
+    from mx_rec.ops.registry import last_saved_prefix
 
     load_library()
     # Imported late: it needs the ops.
@@ -216,7 +226,9 @@ def init(use_mpi: bool = False, **kwargs: Any) -> None:
 
     register_saveables()
     arguments = {name: value for name, value in kwargs.items() if name in known}
-    ConfigInitializer._instance = ConfigInitializer(InitConfig(use_mpi=use_mpi, **arguments))
+    instance = ConfigInitializer(InitConfig(use_mpi=use_mpi, **arguments))
+    instance.prefix_before = last_saved_prefix()
+    ConfigInitializer._instance = instance
 
 
 def terminate_config_initializer() -> None:
@@ -228,8 +240,15 @@ def terminate_config_initializer() -> None:
     if ConfigInitializer._instance is None:
         return
     # Imported late: a process that made no table need not load the library.
-    from mx_rec.ops.registry import release_all_tables
+    from mx_rec.ops.registry import last_saved_prefix, release_all_tables
 
+    instance = ConfigInitializer._instance
+    is_plain = not instance.has_saved_incrementally and last_saved_prefix() != instance.prefix_before
+    if instance.config.is_incremental_checkpoint and is_plain:
+        logger.warning(
+            "init(is_incremental_checkpoint=True): all checkpoints were full, saved by a plain Saver; save by "
+            "mx_rec.saver.saver.IncrementalSaver or save_incremental, or add IncrementalCheckpointHook(checkpoint_dir)"
+        )
     release_all_tables()
     graph_state.forget_all()
     ConfigInitializer._instance = None

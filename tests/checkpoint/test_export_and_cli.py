@@ -7,16 +7,21 @@ import os
 import subprocess
 import sys
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from ckpt_harness import batches, build, start
 
-from mx_rec.checkpoint import TableFile, read_saved_table, write_saved_table
+from mx_rec import ops
+from mx_rec.checkpoint import Manifest, Rows, TableFile, read_saved_table, write_saved_table
 from mx_rec.checkpoint.crc32c import crc32c
 from mx_rec.checkpoint.export import export_table
-from mx_rec.checkpoint.saved_tables import SavedTable, read_saved_tables
+from mx_rec.checkpoint.manifest import Column
+from mx_rec.checkpoint.saved_tables import SavedTable, read_saved_tables, verify_dense, write_blocks
+from mx_rec.checkpoint.table_file import write_table_file
+from mx_rec.checkpoint.versions import checkpoint_to_restore
 from mx_rec.cli import main
 from mx_rec.errors import CheckpointError
 from mx_rec.saver.saver import save_incremental
@@ -229,3 +234,110 @@ def test_stored_samples_of_each_version_are_read_by_both_readers(name):
                 np.testing.assert_array_equal(content.keys, sorted(rows))
                 np.testing.assert_array_equal(content.rows, [rows[key] for key in sorted(rows)])
                 assert model.table.memory().update_count == facts["updates"]
+
+
+_ADMITTED = {
+    "rows": (
+        Column("keys", "int64"),
+        Column("counts", "int64"),
+        Column("times", "int64"),
+        Column("rows", "float32", 2),
+    ),
+    "evicted": (Column("keys", "int64"),),
+    "history": (Column("keys", "int64"), Column("counts", "int64"), Column("times", "int64")),
+}
+
+
+def _rows(keys, value):
+    n = len(keys)
+    return Rows(
+        "rows",
+        {
+            "keys": np.array(keys),
+            "counts": np.full(n, 7),
+            "times": np.full(n, 9),
+            "rows": np.full([n, 2], value, np.float32),
+        },
+    )
+
+
+def _history(keys, counts):
+    return Rows("history", {"keys": np.array(keys), "counts": np.array(counts), "times": np.full(len(keys), 9)})
+
+
+def _chain_of(prefix, files):
+    """A saved table of files with these blocks, a full one first."""
+    saved = []
+    for i, blocks in enumerate(files):
+        notes = {"access_threshold": "3"}
+        manifest = Manifest("t", 2, size=4, is_delta=i > 0, base=tuple(saved), columns=_ADMITTED, notes=notes)
+        saved.append(write_table_file(prefix, 0, manifest, blocks))
+    text = manifest.encode() + "".join(f"file={file.encode()}\n" for file in saved)
+    return SavedTable.decode(prefix, "t", text)
+
+
+@pytest.mark.parametrize("history_first", [True, False])
+def test_both_readers_read_a_key_whose_history_stands_beside_its_row(tmp_path, history_first):
+    """Blocks of a file are in no order of kinds: a key that was admitted has a row, and waits no longer."""
+    newest = [_history([1, 2, 5], [-1, -1, 2]), _rows([1, 2], 30)]
+    middle = [_history([3, 4], [-1, 1]), _rows([3], 20), Rows("evicted", {"keys": np.array([8])})]
+    if not history_first:
+        newest.reverse()
+        middle.reverse()
+    table = _chain_of(
+        str(tmp_path / "m"), [[_rows([8, 9], 10), _history([1, 3, 4, 5, 6], [1, 1, 2, 1, 1])], middle, newest]
+    )
+    rows, waiting = {}, {}
+    for block in table.blocks(history=True):
+        into, column = (rows, "rows") if block.kind == "rows" else (waiting, "counts")
+        for key, value in zip(block.columns["keys"].tolist(), block.columns[column].tolist()):
+            assert key not in into
+            into[key] = value
+    assert rows == {1: [30, 30], 2: [30, 30], 3: [20, 20], 9: [10, 10]}
+    assert waiting == {5: 2, 4: 1, 6: 1}
+    assert export_table(table, str(tmp_path / "out")).size == 4
+
+    handle = ops.table_handle("t", 2, record_counts=True, record_times=True, access_threshold=3)
+    text = tf1.placeholder(tf.string, [])
+    restore = ops.table_restore(handle, str(tmp_path / "m"), text, key_dtype="int64")
+    content, history = ops.table_export(handle), ops.table_history(handle)
+    full = write_blocks(str(tmp_path / "full"), 0, replace(table.manifest), table.blocks(history=True))
+    merged = ops.table_restore(handle, str(tmp_path / "full"), text, key_dtype="int64")
+    with tf1.Session() as session:
+        for op, saved in ((restore, table), (merged, full)):
+            session.run(op, {text: saved.text})
+            found, counted = session.run([content, history])
+            assert dict(zip(found.keys.tolist(), found.rows.tolist())) == rows
+            known = zip(counted.keys.tolist(), counted.counts.tolist(), counted.has_row.tolist())
+            assert {key: count for key, count, has_row in known if not has_row} == waiting
+
+
+@pytest.mark.parametrize("what", ["truncated", "empty", "missing", "flipped", "index"])
+def test_damage_of_what_tensorflow_keeps_is_found(tmp_path, recgraph, what):
+    start(True)
+    model, saver = build(True), tf1.train.Saver()
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        prefixes = []
+        for step in (1, 2):
+            model.train(session, [step])
+            prefixes.append(saver.save(session, str(tmp_path / "model"), step))
+    path = prefixes[1] + (".index" if what == "index" else ".data-00000-of-00001")
+    with open(path, "rb") as stream:
+        good = stream.read()
+    bad = {"flipped": bytes([good[0] ^ 1]) + good[1:], "empty": b""}.get(what, good[: len(good) // 2])
+    with open(path, "wb") as stream:
+        stream.write(bad)
+    if what == "missing":
+        os.unlink(path)
+    code, out, err = recgraph("checkpoint", "verify", tmp_path)
+    assert (code, err) == (1, "")
+    first, second = out.splitlines()
+    assert first == f"{prefixes[0]}: whole"
+    assert second.startswith(f"{prefixes[1]}: cannot read the checkpoint '{prefixes[1]}': ")
+    if what == "flipped":
+        assert "'dense_user'" in second and "hecksum" in second
+    with pytest.raises(CheckpointError, match=f"the newest one that is whole is '{prefixes[0]}'"):
+        checkpoint_to_restore(str(tmp_path))
+    with pytest.raises(CheckpointError, match="cannot read the checkpoint"):
+        verify_dense(prefixes[1])

@@ -8,12 +8,16 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
-from ckpt_harness import batches, build, start
+from ckpt_harness import OPTIMIZERS, batches, build, start
 
 from mx_rec import ops
 from mx_rec.checkpoint import read_saved_table
 from mx_rec.checkpoint.merge import merge_checkpoint
 from mx_rec.checkpoint.versions import checkpoint_to_restore, versions
+from mx_rec.constants.constants import ASCEND_TIMESTAMP
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.feature_process import EvictHook, evict, set_threshold
+from mx_rec.core.imported import state_with_tables
 from mx_rec.core.saveable import SAVEABLE_OBJECTS, SavedParts, TableSaveable
 from mx_rec.errors import CheckpointError
 from mx_rec.saver.saver import (
@@ -188,6 +192,24 @@ def test_plain_saves_and_restores_in_between(tmp_path):
         assert not read_saved_table(again, "user").manifest.is_delta
         with pytest.raises(ValueError, match="needs is_incremental_checkpoint"):
             saver.save(session, path, save_delta=True)
+
+
+def test_a_step_may_be_whatever_tensorflows_saver_takes(tmp_path):
+    start(True, is_incremental_checkpoint=True, save_checkpoint_due_time=100, save_delta_checkpoints_secs=10)
+    model = build(True)
+    saver, scheduled = tf1.train.Saver(), IncrementalSaver(str(tmp_path / "scheduled"))
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        model.train(session, [1])
+        steps = (7, np.int64(8), np.int32(9), np.array([10])[0], session.run(model.global_step), model.global_step)
+        for step, number in zip((*steps, model.global_step + 1), (7, 8, 9, 10, 1, 1, 2)):
+            for prefix in (
+                save_incremental(saver, session, str(tmp_path / "model"), step, delta=False),
+                Saver().save(session, str(tmp_path / "model"), step, is_incremental_checkpoint=True),
+                scheduled.save(session, step),
+            ):
+                assert prefix.endswith(f"-{number}")
+                assert read_saved_table(prefix, "user").manifest.size == 1
 
 
 def test_when_both_are_due_full_wins():
@@ -422,3 +444,78 @@ def test_a_table_of_fixed_capacity_may_evict(tmp_path):
         saver.restore(session, delta)
         np.testing.assert_array_equal(session.run(read, {keys: [77]}), np.full([1, 4], 77.0))
         assert session.run(ops.table_size(handle)) == 1
+
+
+def _admitting(dynamic):
+    """A table whose keys need two occurrences and go after 10 seconds."""
+    table = create_table(tf.int64, 4, "user", tf1.zeros_initializer(), device_vocabulary_size=100)
+    ids, now = tf1.placeholder(tf.int64, [None], "ids"), tf1.placeholder(tf.int64, [], "now")
+    tf1.add_to_collection(ASCEND_TIMESTAMP, now)
+    config = {"access_threshold": 2, "eviction_threshold": 10}
+    rows = sparse_lookup(table, ids, name="train", access_and_evict_config=config)
+    optimizer = OPTIMIZERS["lazy_adam"][int(dynamic)](0.1)
+    tf.group(
+        optimizer.minimize(tf.reduce_sum(rows)), tf1.assign_add(tf1.train.get_or_create_global_step(), 1), name="step"
+    )
+    return table
+
+
+@pytest.mark.parametrize("scope", [None, "in"])
+@pytest.mark.parametrize("dynamic", MODES, ids=mode_ids)
+def test_an_imported_graph_evicts_and_takes_thresholds(tmp_path, dynamic, scope):
+    start(dynamic)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        _admitting(dynamic)
+        saver = tf1.train.Saver()
+        session.run(tf1.global_variables_initializer())
+        session.run("step", {"ids:0": [1, 1, 2, 2, 3], "now:0": 1000})
+        prefix = saver.save(session, str(tmp_path / "model"), 1)
+    start(dynamic)
+    with tf.Graph().as_default() as graph:
+        saver = tf1.train.import_meta_graph(prefix + ".meta", import_scope=scope)
+        within = f"{scope}/" if scope else ""
+        with pytest.raises(ValueError, match="no table 'usr'; it has 'user'"):
+            set_threshold([1], emb_name="usr")
+        with pytest.raises(ValueError, match="no lookup 'trains' of table 'user'; there are 'train'"):
+            set_threshold([1], emb_name="user", ids_name="trains")
+        change = set_threshold([1], emb_name="user", ids_name="train")
+        hook = EvictHook(True, evict_step_interval=2)
+        if scope is None:
+            hook.begin()
+        nodes = len(graph.get_operations())
+        with tf1.Session() as session:
+            saver.restore(session, prefix)
+            session.run(f"{within}step", {f"{within}ids:0": [1, 3], f"{within}now:0": 1030})
+            with pytest.raises(ValueError, match="no table 'usr'; it has 'user'"):
+                evict(session, ["usr"])
+            assert evict(session) == {"user": 1}
+            assert session.run(change) == 1
+            session.run(f"{within}step", {f"{within}ids:0": [9], f"{within}now:0": 1031})
+            assert session.run(f"{within}mx_rec/user/evict:0") == 0
+            assert len(graph.get_operations()) == nodes
+            assert state_with_tables(graph).tables["user"].size(session) == 3
+
+
+@pytest.mark.parametrize("dynamic", MODES, ids=mode_ids)
+def test_the_evict_hook_in_an_imported_graph(tmp_path, dynamic):
+    start(dynamic)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        _admitting(dynamic)
+        saver = tf1.train.Saver()
+        session.run(tf1.global_variables_initializer())
+        session.run("step", {"ids:0": [1, 1, 2, 2], "now:0": 1000})
+        prefix = saver.save(session, str(tmp_path / "model"), 1)
+    start(dynamic)
+    with tf.Graph().as_default() as graph:
+        saver = tf1.train.import_meta_graph(prefix + ".meta")
+        scaffold = tf1.train.Scaffold(saver=saver, ready_op=tf.constant([], tf.string))
+        size = ops.table_size(graph.get_tensor_by_name("mx_rec/user/handle:0"))
+        with tf1.train.MonitoredSession(
+            tf1.train.ChiefSessionCreator(scaffold, checkpoint_filename_with_path=prefix),
+            [EvictHook(True, evict_step_interval=4)],
+        ) as session:
+            sizes = []
+            for now in (1020, 1021, 1022, 1023):
+                session.run("step", {"ids:0": [1], "now:0": now})
+                sizes.append(int(session.run(size, {"ids:0": [1], "now:0": now})))
+    assert sizes == [2, 2, 1, 1]  # after step 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import shutil
 import signal
 import traceback
 from collections.abc import Iterator
@@ -16,9 +17,10 @@ import tensorflow as tf
 
 from mx_rec.cli import main
 from mx_rec.errors import GraphFileError
-from mx_rec.graph.files import load_graph
+from mx_rec.graph.saved_model_files import load_graphs
 
 tf1 = tf.compat.v1
+SAVED_MODEL = "saved_model.pb"
 SECONDS_ALLOWED = 60  # no case takes one; a machine may be busy
 _BUG_IN_A_PASS = re.compile(
     r"failed[^:]*: (?!GraphRewriteError)[A-Z]\w*(Error|Exception|Warning|Interrupt|Iteration): "
@@ -45,26 +47,43 @@ def run_case(name: str, data: bytes, directory: Path) -> Verdict:
         Bug: one of them crashed, hung, wrote something after a failure, or wrote what TensorFlow refuses
             although it accepts the input; or the second rewrite changed something.
     """
-    source, target, again = directory / name, directory / f"out_{name}", directory / f"again_{name}"
-    source.write_bytes(data)
-    for path in (target, again):
-        path.unlink(missing_ok=True)
+    source, target, again = _paths(name, data, directory)
     code, err = _recgraph("rewrite", source, target)
     modified = accepted = False
     if code:
         _expect(not target.exists(), "something was written after a failure")
     else:
         _expect(target.exists(), "nothing was written")
-        modified = target.read_bytes() != data
+        modified = _content(target) != data
         if modified:
             accepted = _check_import(source, target)
             code_again, err = _recgraph("rewrite", target, again)
             _expect(code_again == 0, f"what was written cannot be rewritten again: {err}")
-            _expect(again.read_bytes() == target.read_bytes(), "the second rewrite changed something")
+            _expect(_content(again) == _content(target), "the second rewrite changed something")
         _recgraph("diff", source, target)
     _recgraph("inspect", source)
     _recgraph("plot", source, directory / "out.svg")
     return Verdict(code, modified, accepted)
+
+
+def _paths(name: str, data: bytes, directory: Path) -> tuple[Path, Path, Path]:
+    """(what is rewritten, where to, where to again): files, or directories of SavedModels."""
+    if name != SAVED_MODEL:
+        source, target, again = directory / name, directory / f"out_{name}", directory / f"again_{name}"
+        source.write_bytes(data)
+        for path in (target, again):
+            path.unlink(missing_ok=True)
+        return source, target, again
+    source, target, again = (directory / f"{place}_saved" for place in ("in", "out", "again"))
+    for path in (source, target, again):
+        shutil.rmtree(path, ignore_errors=True)
+    source.mkdir()
+    (source / SAVED_MODEL).write_bytes(data)
+    return source, target, again
+
+
+def _content(path: Path) -> bytes:
+    return (path / SAVED_MODEL if path.is_dir() else path).read_bytes()
 
 
 def _recgraph(*arguments: Any) -> tuple[int, str]:
@@ -101,14 +120,15 @@ def _check_import(source: Path, target: Path) -> bool:
 
 def _import_problem(path: Path) -> str | None:
     try:
-        loaded = load_graph(path)
+        loaded = load_graphs(path)
     except GraphFileError as error:
         return str(error)
-    with tf.Graph().as_default():
-        try:
-            tf.import_graph_def(loaded.graph_def, name="")
-        except Exception as error:  # whatever TensorFlow has against it
-            return f"{type(error).__name__}: {error}"
+    for part in loaded.graphs:
+        with tf.Graph().as_default():
+            try:
+                tf.import_graph_def(part.graph_def, name="")
+            except Exception as error:  # whatever TensorFlow has against it
+                return f"{type(error).__name__}: {error}"
     return None
 
 

@@ -100,9 +100,13 @@ def damaged_file(random_: random.Random, graph_def: Any) -> tuple[str, bytes]:
         return "in.meta", mutated_bytes(random_, data, 1) if random_.random() < 0.1 else data
     if form == "saved":
         saved = saved_model_pb2.SavedModel(saved_model_schema_version=1)
-        saved.meta_graphs.add().CopyFrom(_meta_of(random_, graph))
-        mutated_meta(random_, saved.meta_graphs[0], 1)
-        return "saved_model.pb", mutated_bytes(random_, _serialized(saved), random_.choice((0, 1, 2)))
+        for tag in random_.choice((["serve"], ["serve", "train"])):
+            meta = saved.meta_graphs.add()
+            meta.CopyFrom(_meta_of(random_, graph))
+            meta.meta_info_def.tags.append(tag)
+        if random_.random() < 0.9:
+            mutated_meta(random_, saved.meta_graphs[0], 1)
+        return "saved_model.pb", mutated_bytes(random_, _serialized(saved), random_.choice((0, 0, 0, 1, 2)))
     mutated_graph(random_, graph, count)
     return "in.pb", _serialized(graph)
 

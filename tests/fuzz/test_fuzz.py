@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mutations import damaged_file
 from seed_graphs import seed_graphs, training_graph
 from tensorflow.core.framework import graph_pb2
+from tensorflow.core.protobuf import saved_model_pb2
 
 from mx_rec.ops import load_library
 from mx_rec.tf_compat import registered_op_def
@@ -48,6 +49,13 @@ def directory(tmp_path_factory):
 def test_the_graphs_that_are_damaged_are_rewritten_when_sound(directory) -> None:
     """Else the other tests would test little."""
     verdict = run_case("in.pb", training_graph().SerializeToString(), directory)
+    assert (verdict.code, verdict.modified, verdict.accepted) == (0, True, True)
+
+
+def test_a_sound_saved_model_is_rewritten_too(directory) -> None:
+    saved = saved_model_pb2.SavedModel(saved_model_schema_version=1)
+    saved.meta_graphs.add().graph_def.CopyFrom(training_graph())
+    verdict = run_case("saved_model.pb", saved.SerializeToString(), directory)
     assert (verdict.code, verdict.modified, verdict.accepted) == (0, True, True)
 
 

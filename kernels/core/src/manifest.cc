@@ -216,8 +216,8 @@ Status Manifest::Decode(const std::string& text, const std::string& source,
     if (name == "blocks") manifest->blocks = ReadInt(value);
     if (name == "blocks_crc") manifest->blocks_crc = ReadCrc(value);
     if (name == "columns" && !ReadColumns(value, manifest)) {
-      return NotAManifest(source, "columns that this program does not know: " +
-                                      value);
+      return NotAManifest(source,
+                          "columns that this program does not know: " + value);
     }
     if (name == "base") manifest->base.push_back(ReadFile(value));
     if (name == "note") {

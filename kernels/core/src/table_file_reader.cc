@@ -82,10 +82,10 @@ struct TableFileReader::Impl {
       return Bad("checksum of its header");
     }
     if (header.version < 1 || header.version > Manifest::kVersion) {
-      return Status::DataLoss(
-          "'" + path + "' has format version " +
-          std::to_string(header.version) + ", but this program reads up to " +
-          std::to_string(Manifest::kVersion));
+      return Status::DataLoss("'" + path + "' has format version " +
+                              std::to_string(header.version) +
+                              ", but this program reads up to " +
+                              std::to_string(Manifest::kVersion));
     }
     if (file_bytes < least) return Bad("it is truncated");
     status = ReadAt(handle.get(), path, file_bytes - sizeof(trailer), &trailer,
@@ -209,8 +209,7 @@ Status TableFileReader::Create(const std::string& path,
 
 const Manifest& TableFileReader::manifest() const { return impl_->manifest; }
 
-Status TableFileReader::Read(
-    const std::function<Status(const Block&)>& visit) {
+Status TableFileReader::Read(const std::function<Status(const Block&)>& visit) {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<RawBlock> ready;
