@@ -16,9 +16,7 @@ def test_a_row_that_was_found_and_not_read_is_saved_as_it_begins(tmp_path):
     model = build(False)
     saver = tf1.train.Saver()
     (find,) = [
-        operation
-        for operation in tf1.get_default_graph().get_operations()
-        if operation.type == "MxRecFindOrInsert"
+        operation for operation in tf1.get_default_graph().get_operations() if operation.type == "MxRecFindOrInsert"
     ]
     with tf1.Session() as session:
         session.run(tf1.global_variables_initializer())

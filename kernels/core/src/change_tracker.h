@@ -79,6 +79,8 @@ class ChangeTracker {
   explicit ChangeTracker(bool counts)
       : now_(6),
         saving_(6),
+        in_files_(6),
+        in_new_file_(6),
         met_(counts ? new RowChunks<uint32_t>(0) : nullptr) {}
 
   void Changed(RowIndex row) {
@@ -97,7 +99,14 @@ class ChangeTracker {
   }
   // The row may become another key's.
   void Evicted(RowIndex row) {
-    if (met_ != nullptr) met_->At(row).store(0, std::memory_order_relaxed);
+    if (met_ == nullptr) return;
+    met_->At(row).store(0, std::memory_order_relaxed);
+    const uint64_t others = ~(uint64_t{1} << (row & 63));
+    for (RowChunks<uint64_t>* const files : {&in_files_, &in_new_file_}) {
+      if (files->Get(row) != 0) {
+        files->At(row).fetch_and(others, std::memory_order_relaxed);
+      }
+    }
   }
 
   // All changes up to now become those of a save, which Saving tells.
@@ -110,6 +119,7 @@ class ChangeTracker {
       }
     }
     now_.Clear();
+    in_new_file_.Clear();
     evicted_saving_.insert(evicted_saving_.end(), evicted.begin(),
                            evicted.end());
   }
@@ -131,8 +141,28 @@ class ChangeTracker {
     }
     return word & ~left;
   }
+  // What a save has of 64 rows from `first` on.
+  void Saved(RowIndex first, uint64_t rows) {
+    if (met_ == nullptr || rows == 0) return;
+    in_new_file_.At(first).fetch_or(rows, std::memory_order_relaxed);
+  }
+  // Of 64 visible rows those whose keys are in that save or in files that it
+  // builds on: all, but for what was left to a later one each time.
+  uint64_t InFiles(RowIndex first, uint64_t visible) const {
+    if (met_ == nullptr) return visible;
+    return visible & (in_files_.Get(first) | in_new_file_.Get(first));
+  }
   const std::vector<Key>& EvictedSaving() const { return evicted_saving_; }
-  void SaveIsComplete() {
+  // `rows` of the table.
+  void SaveIsComplete(int64_t rows) {
+    for (int64_t first = 0; met_ != nullptr && first < rows; first += 64) {
+      const RowIndex row = static_cast<RowIndex>(first);
+      const uint64_t word = in_new_file_.Get(row);
+      if (word != 0) {
+        in_files_.At(row).fetch_or(word, std::memory_order_relaxed);
+      }
+    }
+    in_new_file_.Clear();
     saving_.Clear();
     evicted_saving_.clear();
   }
@@ -140,6 +170,10 @@ class ChangeTracker {
  private:
   RowChunks<uint64_t> now_;     // 64 rows a word
   RowChunks<uint64_t> saving_;  // of saves not known to be complete
+  // Of rows that may be left out: whose keys are in the files of the last
+  // complete save, and in the file of a save that is not known to be complete.
+  RowChunks<uint64_t> in_files_;
+  RowChunks<uint64_t> in_new_file_;
   const std::unique_ptr<RowChunks<uint32_t>> met_;
   std::vector<Key> evicted_saving_;
 };

@@ -32,18 +32,73 @@ constexpr int64_t kMaxBuffers = 64;
 constexpr int64_t kWriteBackBytes = int64_t{8} << 20;
 constexpr mode_t kFileMode = 0644;
 
-// A finished file stays locked until its table has two later ones there (see
-// PrepareFile): what refers to it may not be written yet.
+// Which file a path leads to, and which content of it.
+struct Identity {
+  bool exists = false;
+  ino_t inode = 0;
+  int64_t bytes = 0;
+  int64_t seconds = 0;
+  int64_t nanoseconds = 0;
+  bool operator==(const Identity& other) const {
+    return exists == other.exists && inode == other.inode &&
+           bytes == other.bytes && seconds == other.seconds &&
+           nanoseconds == other.nanoseconds;
+  }
+};
+
+Identity IdentityOf(const std::string& path) {
+  struct stat found;
+  if (stat(path.c_str(), &found) != 0) return {};
+  return {true, found.st_ino, found.st_size, found.st_mtim.tv_sec,
+          found.st_mtim.tv_nsec};
+}
+
+// A finished file stays locked (see PrepareFile) until what refers to it is
+// written: its checkpoint has another index than before, or its table has two
+// later files there. All are looked at with each new file.
 constexpr size_t kKeptLocked = 2;
 
-void KeepLocked(const std::string& key, FileHandle file) {
-  static std::mutex* const mutex = new std::mutex;
-  static auto* const kept = new std::map<std::string, std::deque<FileHandle>>;
-  std::lock_guard<std::mutex> lock(*mutex);
-  std::deque<FileHandle>& files = (*kept)[key];
-  files.push_back(std::move(file));
-  if (files.size() > kKeptLocked) files.pop_front();
-}
+struct LockedFile {
+  FileHandle file;
+  std::string index;
+  Identity index_before;
+
+  bool IsOver() const {
+    struct stat found;
+    if (fstat(file.get(), &found) != 0 || found.st_nlink == 0) return true;
+    const Identity now = IdentityOf(index);
+    return now.exists && !(now == index_before);
+  }
+};
+
+class LockedFiles {
+ public:
+  static LockedFiles& Global() {
+    static auto* const files = new LockedFiles;
+    return *files;
+  }
+  void Keep(const std::string& key, LockedFile file) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::deque<LockedFile>& files = kept_[key];
+    files.push_back(std::move(file));
+    if (files.size() > kKeptLocked) files.pop_front();
+  }
+  void CloseThoseThatAreOver() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto entry = kept_.begin(); entry != kept_.end();) {
+      std::deque<LockedFile>& files = entry->second;
+      files.erase(
+          std::remove_if(files.begin(), files.end(),
+                         [](const LockedFile& file) { return file.IsOver(); }),
+          files.end());
+      entry = files.empty() ? kept_.erase(entry) : std::next(entry);
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::deque<LockedFile>> kept_;
+};
 
 std::string NewContentId() {
   static std::mutex mutex;
@@ -124,6 +179,8 @@ struct TableFileWriter::Impl {
   std::string temporary;
   std::string path;
   std::string lock_key;
+  std::string index;  // of the checkpoint
+  Identity index_before;
   SavedFile file;
   FileHandle handle;
   std::vector<Column> row_columns;
@@ -226,8 +283,11 @@ TableFileWriter::~TableFileWriter() = default;
 Status TableFileWriter::Create(const std::string& prefix, int file_number,
                                const Manifest& manifest, int64_t buffer_bytes,
                                std::unique_ptr<TableFileWriter>* writer) {
+  LockedFiles::Global().CloseThoseThatAreOver();
   auto impl = std::make_unique<Impl>();
   impl->prefix = prefix;
+  impl->index = prefix + ".index";
+  impl->index_before = IdentityOf(impl->index);
   // As TensorFlow's own writer does.
   const std::string directory = DirectoryOf(prefix);
   if (mkdir(directory.c_str(), 0755) != 0 && errno != EEXIST) {
@@ -366,7 +426,9 @@ Status TableFileWriter::Finish(Manifest* manifest, SavedFile* file) {
   if (!status.ok()) return status;
   impl_->file.manifest_crc = header.payload_crc;
   *file = impl_->file;
-  KeepLocked(impl_->lock_key, std::move(impl_->handle));
+  LockedFiles::Global().Keep(
+      impl_->lock_key,
+      {std::move(impl_->handle), impl_->index, impl_->index_before});
   return Status::Ok();
 }
 

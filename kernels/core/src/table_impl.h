@@ -345,8 +345,8 @@ class TableImpl final : public Table {
   void BeginTracking(const SaveRequest& request, int64_t rows);
   Status WriteEvicted(const std::vector<Key>& evicted, const Manifest& manifest,
                       TableFileWriter* writer) const;
-  void MarkPending(const SaveRequest& request, SaveKind kind,
-                   Snapshot* snapshot);
+  int64_t MarkPending(const SaveRequest& request, SaveKind kind,
+                      Snapshot* snapshot);
   Status CopyPending(Snapshot* snapshot, int64_t* row, BlockBuffer* buffer);
   void ReadRowsElsewhere(const SaveRequest& request, Span<const RowIndex> rows,
                          float* out) const;

@@ -146,7 +146,10 @@ void TableImpl::CommitSave(const std::string& prefix) {
   SharedLock layout(layout_lock_);
   UniqueLock inserts(inserts_lock_);
   UniqueLock row_content(rows_lock_);
-  if (tracker_ != nullptr) tracker_->SaveIsComplete();
+  if (tracker_ != nullptr && rows_ != nullptr) {
+    tracker_->SaveIsComplete(
+        std::min(rows_->capacity(), rows_->rows_allocated()));
+  }
   for (const auto& shard : shards_) shard->changed_saving.clear();
 }
 
@@ -194,7 +197,7 @@ Status TableImpl::Stream(const SaveRequest& request, SaveKind kind,
         options_.admission.record_times, read_rows, manifest->stride());
     if (kind != SaveKind::kPlain) BeginTracking(request, rows);
     if (kind == SaveKind::kDelta) evicted = tracker_->EvictedSaving();
-    MarkPending(request, kind, snapshot.get());
+    const int64_t left_out = MarkPending(request, kind, snapshot.get());
     for (const auto& shard : shards_) {
       shard->candidates_pending = options_.admission.admits();
     }
@@ -208,7 +211,7 @@ Status TableImpl::Stream(const SaveRequest& request, SaveKind kind,
       manifest->notes["frozen"] = std::to_string(state.is_frozen ? 1 : 0);
       manifest->notes["newest_time"] = std::to_string(state.newest_time);
     }
-    manifest->size = size();
+    manifest->size = size() - left_out;
     manifest->steps = is_fixed() ? steps : slot_steps_;
     manifest->updates = update_count_.load(std::memory_order_relaxed);
     snapshot_ = snapshot.get();
@@ -256,17 +259,27 @@ Status TableImpl::WriteEvicted(const std::vector<Key>& evicted,
   return Status::Ok();
 }
 
-// The rows to be saved, 64 at a time.
-void TableImpl::MarkPending(const SaveRequest& request, SaveKind kind,
-                            Snapshot* snapshot) {
+// The rows to be saved, 64 at a time. Returns how many keys of the table are
+// neither among them nor in the files before.
+int64_t TableImpl::MarkPending(const SaveRequest& request, SaveKind kind,
+                               Snapshot* snapshot) {
+  int64_t left_out = 0;
   for (int64_t first = 0; first < snapshot->rows(); first += 64) {
     const RowIndex row = static_cast<RowIndex>(first);
-    uint64_t word = rows_->VisibleWord(row);
+    const uint64_t visible = rows_->VisibleWord(row);
+    uint64_t word = visible;
     if (kind == SaveKind::kDelta && word != 0) {
       word &= tracker_->Saving(row, request.least_count);
     }
     snapshot->words()[first >> 6].store(word, std::memory_order_relaxed);
+    if (kind == SaveKind::kPlain) continue;
+    tracker_->Saved(row, word);
+    if (kind == SaveKind::kDelta) {
+      left_out +=
+          __builtin_popcountll(visible & ~tracker_->InFiles(row, visible));
+    }
   }
+  return left_out;
 }
 
 Status TableImpl::CopyCandidates() {

@@ -444,6 +444,119 @@ TEST(Checkpoint_AbandonedFilesAreRemovedByTheNextSave) {
                              "other.data-00000-of-00001", "whatever"}));
 }
 
+size_t OpenFiles() {
+  size_t n = 0;
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+    n += entry.exists() || true;
+  }
+  return n;
+}
+
+TEST(Checkpoint_FilesOfCompleteAndOfDeletedCheckpointsAreClosed) {
+  const TemporaryDirectory directory;
+  const auto table = MakeTable(Options("t", 2));
+  FindOrInsert(table.get(), {1});
+  const auto save = [&](int i, bool completes) {
+    const std::string folder = directory / ("d" + std::to_string(i));
+    const std::string prefix = folder + "/m";
+    const SavedTable saved = Save(table.get(), prefix);
+    if (completes) CompleteCheckpoint(prefix, saved);
+    return prefix + saved.files.back().suffix;
+  };
+  save(0, true);
+  const size_t before = OpenFiles();
+  for (int i = 1; i < 20; ++i) save(i, true);
+  EXPECT_EQ(OpenFiles(), before);
+  // One that is not complete is protected from those who clean up.
+  const std::string waiting = save(20, false);
+  save(21, true);
+  EXPECT_EQ(OpenFiles(), before + 1);
+  const FileHandle file(open(waiting.c_str(), O_RDONLY));
+  EXPECT_NE(flock(file.get(), LOCK_EX | LOCK_NB), 0);
+  unlink(waiting.c_str());
+  save(22, true);
+  EXPECT_EQ(OpenFiles(), before + 1);  // `file`
+}
+
+TEST(Checkpoint_ATableThatWasFrozenIsFrozen) {
+  const TemporaryDirectory directory;
+  TableOptions options = Options("t", 2);
+  options.admission.access_threshold = 3;
+  options.record_counts = true;
+  const auto table = MakeTable(options);
+  int64_t in_force = 0;
+  ASSERT_OK(table->SetAccessThreshold(0, &in_force));
+  const SavedTable saved = Save(table.get(), directory / "m");
+  RestoreReport report;
+  auto other = MakeTable(options);
+  ASSERT_OK(Restore(other.get(), directory / "m", saved, &report));
+  EXPECT_TRUE(other->admission_state().is_frozen);
+  EXPECT_TRUE(report.differences.empty());
+  ASSERT_OK(table->SetAccessThreshold(3, &in_force));
+  ASSERT_OK(Restore(table.get(), directory / "m", saved));
+  EXPECT_TRUE(table->admission_state().is_frozen);
+  // Set up in another way.
+  options.admission.access_threshold = 4;
+  other = MakeTable(options);
+  ASSERT_OK(Restore(other.get(), directory / "m", saved, &report));
+  EXPECT_FALSE(other->admission_state().is_frozen);
+  EXPECT_EQ(other->admission_state().access_threshold, 4);
+  EXPECT_EQ(report.differences,
+            std::string("access_threshold 4 (saved with 3)"));
+  // Not frozen when it was saved.
+  options.admission.access_threshold = 3;
+  const SavedTable thawed = Save(other.get(), directory / "n");
+  ASSERT_OK(table->SetAccessThreshold(0, &in_force));
+  ASSERT_OK(Restore(table.get(), directory / "n", thawed));
+  EXPECT_FALSE(table->admission_state().is_frozen);
+}
+
+TEST(Checkpoint_WaitingKeysWithoutTimesAgeFromTheFirstEviction) {
+  const TemporaryDirectory directory;
+  TableOptions options = Options("t", 2);
+  options.admission.access_threshold = 3;
+  options.record_counts = true;
+  const auto table = MakeTable(options);
+  FindOrInsert(table.get(), {7});
+  const SavedTable saved = Save(table.get(), directory / "m");
+  options.admission.record_times = true;
+  options.admission.eviction_threshold = 10;
+  const auto aging = MakeTable(options);
+  ASSERT_OK(Restore(aging.get(), directory / "m", saved));
+  const auto see = [&](Key key, int64_t time) {
+    Occurrences seen;
+    const std::vector<int64_t> times = {time};
+    seen.times = times;
+    std::vector<Address> address(1);
+    ASSERT_OK(
+        aging->FindOrAdmit(std::vector<Key>{key}, {}, seen, address, Serial()));
+  };
+  see(50, 1000);
+  Evicted evicted;
+  ASSERT_OK(aging->Evict(10, &evicted));
+  EXPECT_EQ(evicted.candidates, 0);
+  EXPECT_EQ(aging->eviction_stats().candidates, 2);
+  see(51, 1010);
+  ASSERT_OK(aging->Evict(10, &evicted));
+  EXPECT_EQ(evicted.candidates, 2);
+  EXPECT_EQ(aging->eviction_stats().candidates, 1);
+}
+
+TEST(Checkpoint_NoRowWaitsAfterARestore) {
+  const TemporaryDirectory directory;
+  TableOptions options = Options("t", 2);
+  options.admission.record_times = true;
+  const auto table = MakeTable(options);
+  const SavedTable saved = Save(table.get(), directory / "m");
+  FindOrInsert(table.get(), KeyRange(0, 100));
+  Evicted evicted;
+  ASSERT_OK(table->Evict(0, &evicted));
+  FindOrInsert(table.get(), {500});  // makes rows ready
+  EXPECT_LT(0, table->eviction_stats().rows_waiting);
+  ASSERT_OK(Restore(table.get(), directory / "m", saved));
+  EXPECT_EQ(table->eviction_stats().rows_waiting, 0);
+}
+
 TEST(Checkpoint_ASaveToTheSamePrefixKeepsTheOneThatCounts) {
   const TemporaryDirectory directory;
   const auto table = MakeTable(Options("t", 2));
@@ -860,6 +973,63 @@ TEST(Checkpoint_DeltasHoldWhatHasChanged) {
   const Status status = Restore(copy.get(), directory / "m-5", deltas[3]);
   EXPECT_EQ(status.code(), Code::kDataLoss);
   EXPECT_TRUE(status.message().find(part) != std::string::npos);
+}
+
+// Keys that a delta leaves out are not counted in it until they are saved.
+TEST(Checkpoint_TheSizeOfADeltaIsOfWhatTheFilesHold) {
+  const TemporaryDirectory directory;
+  TableOptions options = Options("t", 2);
+  options.admission.record_times = true;
+  const auto table = MakeTable(options);
+  int number = 0;
+  int64_t now = 0;
+  const auto meet = [&](const std::vector<Key>& keys, int32_t times) {
+    const std::vector<int32_t> counts(keys.size(), times);
+    Occurrences seen;
+    seen.counts = counts;
+    const std::vector<int64_t> time = {++now};
+    seen.times = time;
+    std::vector<Address> addresses(keys.size());
+    ASSERT_OK(table->FindOrAdmit(keys, {}, seen, addresses, Serial()));
+  };
+  const auto save = [&](SaveKind kind, bool completes = true) {
+    SaveRequest request = SaveTo(directory / ("m-" + std::to_string(number++)));
+    request.kind = kind;
+    request.least_count = 3;
+    SavedTable saved;
+    EXPECT_OK(table->Save(request, &saved));
+    if (completes) {
+      CompleteCheckpoint(request.prefix, saved);
+      table->CommitSave(request.prefix);
+    }
+    const auto copy = MakeTable(Options("t", 2));
+    EXPECT_OK(Restore(copy.get(), request.prefix, saved));
+    EXPECT_EQ(saved.manifest.size, copy->size());
+    return saved.manifest.size;
+  };
+  meet({1, 2, 3}, 1);
+  EXPECT_EQ(save(SaveKind::kBase), 3);
+  meet({9}, 1);
+  meet({1}, 3);
+  EXPECT_EQ(save(SaveKind::kDelta), 3);
+  EXPECT_EQ(save(SaveKind::kPlain), 4);
+  meet({9}, 2);
+  meet({10}, 2);
+  // Whoever reads this one finds 9, and the next delta has it again.
+  EXPECT_EQ(save(SaveKind::kDelta, false), 4);
+  meet({9}, 3);
+  EXPECT_EQ(save(SaveKind::kDelta), 4);
+  EXPECT_EQ(save(SaveKind::kDelta), 4);
+  // Another key in the row of one that was in the files.
+  Evicted evicted;
+  meet({11}, 5);
+  ASSERT_OK(table->Evict(0, &evicted));
+  EXPECT_EQ(table->size(), 0);
+  meet(KeyRange(100, 5), 1);
+  EXPECT_EQ(save(SaveKind::kDelta), 0);
+  meet(KeyRange(100, 2), 2);
+  EXPECT_EQ(save(SaveKind::kDelta), 2);
+  EXPECT_EQ(save(SaveKind::kBase), 5);
 }
 
 TEST(Checkpoint_ASaveThatIsNotCompleteLeavesItsChangesToTheNext) {
