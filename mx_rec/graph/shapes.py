@@ -17,6 +17,7 @@ from mx_rec.graph.op_signatures import (
     OP_LOOK_AHEAD,
     OP_POOL,
     OP_ROW_SPLITS,
+    OP_CHECK_IDS,
     OP_UNIQUE,
 )
 
@@ -31,6 +32,7 @@ _SAME_AS_INPUT_0 = [
     "Bucketize",
     "Cast",
     "CheckNumerics",
+    OP_CHECK_IDS,
     "Floor",
     "Identity",
     "Invert",
