@@ -12,12 +12,12 @@ from typing import Any, Optional
 from mx_rec.graph.attrs import Shape, const_value, known_shape, shape_dims
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.op_signatures import (
+    OP_CHECK_IDS,
     OP_FIND,
     OP_FIND_OR_INSERT,
     OP_LOOK_AHEAD,
     OP_POOL,
     OP_ROW_SPLITS,
-    OP_CHECK_IDS,
     OP_UNIQUE,
 )
 

@@ -52,7 +52,7 @@ class TableChoice:
 
         if self.name and (_NAME.fullmatch(self.name) is None or self.name in (".", "..")):
             raise ValueError(
-                f"table name {self.name!r} must have 1..{_MAX_NAME} letters, digits, '_' and '.', and not be '.' or '..'"
+                f"table name {self.name!r} must have 1..{_MAX_NAME} letters, digits, '_', '.', and not be '.' or '..'"
             )
 
     def matches(self, variable: StaticVariable) -> bool:
@@ -275,8 +275,8 @@ def _begin_apart(view: GraphView, variable: StaticVariable, slots: Sequence[str]
         if asking != first[1]:
             one = sorted(asking ^ first[1])[0]
             reason = (
-                f"asks for one of the initial values {assign!r} and {first[0]!r} without the other; the rows of a table "
-                "and their slots begin together"
+                f"asks for one of the initial values {assign!r} and {first[0]!r} without the other; the rows of a "
+                "table and their slots begin together"
             )
             return Obstacle(one, reason)
     return None

@@ -22,7 +22,8 @@ def unmatched(view: GraphView, choices: Iterable[TableChoice]) -> Iterator[Refus
     """Refusals of variables that functions alone look up, and of patterns that name no variable that is looked up."""
     static = static_variables(view)
     known = {name for variable in static for name in variable.nodes}
-    converted = [name for node in view.nodes_of(OP_TABLE) for name in node.strings_attr(marks.CONVERTED)]
+    nodes = [name for node in view.nodes_of(OP_TABLE) for name in node.strings_attr(marks.CONVERTED)]
+    converted = [*nodes, *(name.rpartition("/part_")[0] for name in nodes)]
     others = [node for node in variable_nodes(view) if node.name not in known]
     told: set[str] = set()
     for choice in choices:

@@ -147,7 +147,8 @@ def _ftrl_rule(
     for name, ref in settings.items():
         value = small_number(view, ref)
         if value is None:
-            return Obstacle(node.name, f"has a {name} that is not constant")
+            why = "; FtrlOptimizer makes it of beta and of a rate that is not constant" if name == "l2" else ""
+            return Obstacle(node.name, f"has a {name} that is not constant, as that of a table must be{why}")
         attrs.append((name, float(value)))
     accum, linear = (initial_slot(view, node.inputs[index].node, {node.name}) for index in (1, 2))
     for slot in (accum, linear):

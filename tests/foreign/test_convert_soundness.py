@@ -1,4 +1,4 @@
-"""Graphs of which a careless conversion would change what they compute: they are run, or refused with node and reason."""
+"""Graphs of which a careless conversion would change what they compute: run, or refused with node and reason."""
 
 from __future__ import annotations
 
