@@ -25,16 +25,19 @@ from mx_rec.graph.attrs import (
     DT_INT32,
     DT_INT64,
     DT_RESOURCE,
+    DT_STRING,
     AttrValue,
     attr_int,
     attr_tensor,
     attr_type,
+    attr_types,
     const_value,
 )
 from mx_rec.graph.edits import EditSet
 from mx_rec.graph.marks import KERNEL, OP_IMPL_MODE
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.op_signatures import (
+    OP_CHECK_IDS,
     OP_FIND,
     OP_FIND_OR_INSERT,
     OP_FORWARD,
@@ -103,7 +106,7 @@ def freeze_graph(graph_def: Any, outputs: Sequence[str]) -> FrozenGraph:
     """
     view = GraphView(GraphView(graph_def).closure(outputs))
     tables: dict[str, FrozenTable] = {}
-    for rule in (_Unique, _RowSplits, _LookUpMany, _Find, _Offsets, _Gather, _Pool, _Forward):
+    for rule in (_CheckIds, _Unique, _RowSplits, _LookUpMany, _Find, _Offsets, _Gather, _Pool, _Forward):
         stage = rule(view, tables)
         for node in view.nodes_of(rule.op):
             stage.replace(node)
@@ -262,6 +265,28 @@ class _Rule:
     def flat(self, node: Node, what: str, tensor: TensorRef, dtype: int) -> TensorRef:
         """All elements in one dimension."""
         return self.reshaped(node, what, tensor, self.const(node, f"{what}/shape", [-1], DT_INT32), dtype)
+
+
+class _CheckIds(_Rule):
+    op = OP_CHECK_IDS
+
+    def outputs(self, node: Node) -> Sequence[TensorRef]:
+        ids = node.inputs[0]
+        given = node.attr("Tids")
+        dtype = DT_INT64 if given is None else given.type
+        rows, name = node.int_attr("rows"), node.str_attr("variable")
+        of_ids = {"T": attr_type(dtype)}
+        low = self.add(node, "low", "GreaterEqual", [ids, self.const(node, "zero", 0, dtype)], of_ids)
+        high = self.add(node, "high", "Less", [ids, self.const(node, "rows", rows, dtype)], of_ids)
+        both = self.flat(node, "both", self.add(node, "in_range", "LogicalAnd", [low, high]), DT_BOOL)
+        axis = self.const(node, "axis", [0], DT_INT32)
+        every = self.add(node, "all", "All", [both, axis], {"Tidx": attr_type(DT_INT32)})
+        text = self.const(node, "text", f"an id is not in [0, {rows}), the rows of variable {name!r}: ", DT_STRING)
+        types = {"T": attr_types([DT_STRING, dtype])}
+        check = self.add(node, "check", "Assert", [every, text, ids], types)
+        checked = self.add(node, "ids", "Identity", [ids], of_ids)
+        self.edits.add_control_input(checked.node, check.node)
+        return (checked,)
 
 
 class _Unique(_Rule):

@@ -343,7 +343,7 @@ def _warn_of_full_saves(graph: tf.Graph) -> None:
 
 
 def _warn_of_fresh_tables(graph: tf.Graph, state: graph_state.GraphState) -> None:
-    """TensorFlow's warm start, as `tf.estimator.Estimator(warm_start_from=...)` does it, knows no tables."""
+    """TensorFlow's warm start, as Estimator does it for `warm_start_from`, knows no tables."""
     restores = [op for op in graph.get_operations() if op.type == "RestoreV2" and _WARM_START in op.name]
     if not restores or any(op.type == "MxRecTableRestore" for op in graph.get_operations()):
         return

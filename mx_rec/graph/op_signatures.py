@@ -24,6 +24,8 @@ OP_SUM_GRADIENTS_MANY = "MxRecSumGradientsMany"
 OP_KEY_TIMES = "MxRecKeyTimes"
 OP_FORWARD = "MxRecForward"
 OP_POOL = "MxRecPool"
+OP_CHECK_IDS = "MxRecCheckIds"
+OP_TABLE_CLEAR = "MxRecTableClear"
 OP_TABLE_IMPORT = "MxRecTableImport"
 OP_TABLE_RESTORE = "MxRecTableRestore"
 OP_TABLE_SAVE = "MxRecTableSave"
@@ -232,6 +234,10 @@ SIGNATURES: dict[str, Signature] = {
         (_HANDLE, "slots: N * resource", "offsets: int64"), (), ("N: int", "initial_values: list(float)")
     ),
     "MxRecTableHistory": Signature((_HANDLE,), ("keys: int64", "counts: int64", "times: int64", "has_row: bool")),
+    OP_CHECK_IDS: Signature(
+        ("ids: Tids",), ("checked: Tids",), ("rows: int", "variable: string", "Tids: type = int64"), stateful=False
+    ),
+    OP_TABLE_CLEAR: Signature((_HANDLE,), ()),
     OP_TABLE_IMPORT: Signature((_HANDLE, "keys: int64", "rows: float"), ()),
     "MxRecTableExport": Signature((_HANDLE,), ("keys: int64", "rows: float", "counts: int64")),
 }

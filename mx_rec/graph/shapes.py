@@ -12,6 +12,7 @@ from typing import Any, Optional
 from mx_rec.graph.attrs import Shape, const_value, known_shape, shape_dims
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.op_signatures import (
+    OP_CHECK_IDS,
     OP_FIND,
     OP_FIND_OR_INSERT,
     OP_LOOK_AHEAD,
@@ -31,6 +32,7 @@ _SAME_AS_INPUT_0 = [
     "Bucketize",
     "Cast",
     "CheckNumerics",
+    OP_CHECK_IDS,
     "Floor",
     "Identity",
     "Invert",

@@ -11,7 +11,7 @@ from tensorflow.core.framework import variable_pb2
 
 from mx_rec.graph.files import LoadedGraph
 from mx_rec.graph.iterators import GET_NEXT, iterator_of
-from mx_rec.graph.op_signatures import OP_TABLE_IMPORT
+from mx_rec.graph.op_signatures import OP_TABLE_CLEAR, OP_TABLE_IMPORT
 from mx_rec.graph.view import GraphView
 
 _VARIABLE_COLLECTIONS = ("variables", "local_variables", "trainable_variables", "model_variables", "metric_variables")
@@ -52,7 +52,7 @@ def variable_initializers(loaded: LoadedGraph, view: GraphView) -> list[str]:
         assigns = [name for name in edges if view.node(name).op in _ASSIGN_OPS]
         if not any(name in names for name in assigns):
             names.update(dict.fromkeys(name for name in assigns if name == f"{variable.name}/Assign"))
-    names.update(dict.fromkeys(node.name for node in view.nodes_of(OP_TABLE_IMPORT)))
+    names.update(dict.fromkeys(node.name for node in view.nodes_of(OP_TABLE_IMPORT, OP_TABLE_CLEAR)))
     return list(names)
 
 

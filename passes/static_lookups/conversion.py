@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from mx_rec.constants.constants import ATTR_LOOKUP, ATTR_UPDATE
+from mx_rec.errors import GraphRewriteError
 from mx_rec.graph import marks
 from mx_rec.graph.attrs import (
     DT_BOOL,
@@ -24,11 +25,13 @@ from mx_rec.graph.attrs import (
 from mx_rec.graph.edits import EditSet
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.op_signatures import (
+    OP_CHECK_IDS,
     OP_FIND,
     OP_FIND_OR_INSERT,
     OP_GATHER,
     OP_SUM_GRADIENTS_MANY,
     OP_TABLE,
+    OP_TABLE_CLEAR,
     OP_TABLE_IMPORT,
     OP_TABLE_SIZE,
     OP_UNIQUE,
@@ -37,7 +40,7 @@ from mx_rec.graph.origins import SavedVariable, TableOrigin
 from mx_rec.graph.verify import colocated_with
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.static_lookups.lookups import StaticLookup
-from mx_rec.passes.static_lookups.modulo import MAX_BUCKETS, Bound
+from mx_rec.passes.static_lookups.modulo import MAX_BUCKETS, Bound, are_rows
 from mx_rec.passes.static_lookups.partitions import MOD
 from mx_rec.passes.static_lookups.plans import TablePlan
 from mx_rec.passes.static_lookups.rules import SLOT_OWNERS, Update
@@ -73,7 +76,11 @@ class Conversion:
         self._scalars: list[TensorRef] = []
         self._tables: list[SavedTable] = []
         self._lifted: dict[TensorRef, TensorRef] = {}  # ids without a modulo, by those with it
+        self._unbounded: set[str] = set()
         self._redirected: set[str] = set()  # nodes that nothing waits for any more
+        self._instead: dict[str, str] = {}  # what to wait for in the place of a node that goes
+        self._waits: list[tuple[str, tuple[str, ...]]] = []  # new nodes, and what they are to wait for
+        self._checked: dict[tuple[TensorRef, str], TensorRef] = {}  # ids that are rows, by ids and table
 
     def convert(self, plan: TablePlan) -> None:
         """Write the edits of one table."""
@@ -98,6 +105,7 @@ class Conversion:
         dead = take_out(self._view, self.edits, self._saves, self._tables)
         self._redirected.update(dead)
         removed = dict.fromkeys([*self._removed, *dead])
+        self._let_wait(removed)
         for name in removed:
             for waiting in self._view.control_consumers(name):
                 if waiting not in removed and name not in self._redirected:
@@ -112,6 +120,14 @@ class Conversion:
         for name in removed:
             self.edits.remove_node(name)
         return self.edits
+
+    def _let_wait(self, removed: Collection[str]) -> None:
+        """Let new nodes wait for what is there in the end of what they are to wait for."""
+        for node, controls in self._waits:
+            for name in dict.fromkeys(self._instead.get(name, name) for name in controls):
+                if name in removed:
+                    raise GraphRewriteError(f"node {name!r} goes with its variable, but {node!r} must wait for it")
+                self.edits.add_control_input(node, name)
 
     # Nodes
 
@@ -132,7 +148,9 @@ class Conversion:
         controls: Iterable[str] = (),
         device: str = "",
     ) -> TensorRef:
-        return self.edits.add_node(self._name(hint), op, inputs, attrs, controls=tuple(controls), device=device)
+        added = self.edits.add_node(self._name(hint), op, inputs, attrs, device=device)
+        self._waits.append((added.node, tuple(controls)))
+        return added
 
     def _redirect(self, old: TensorRef, new: TensorRef) -> None:
         self.edits.redirect(self._view, old, new)
@@ -140,7 +158,7 @@ class Conversion:
     def _redirect_controls(self, old: Iterable[str], new: str) -> None:
         """Let what waits for any of `old` wait for `new`."""
         waiting: dict[str, None] = {}
-        names = list(old)
+        names = list(dict.fromkeys(old))
         for name in names:
             for consumer in self._view.control_consumers(name):
                 if consumer not in names:
@@ -149,6 +167,7 @@ class Conversion:
         for consumer in waiting:
             self.edits.add_control_input(consumer, new)
         self._redirected.update(names)
+        self._instead.update(dict.fromkeys(names, new))
 
     # The table and its lookups
 
@@ -187,7 +206,10 @@ class Conversion:
         return SavedVariable(tuple(dict.fromkeys(saved_name(self._view, name) for name in nodes)))
 
     def _lift(self, bound: Bound) -> None:
-        """Let ids pass a modulo by, or a hash have all buckets."""
+        """Let ids pass a modulo by, or a hash have all buckets; other tables may have asked for it already."""
+        if bound.node in self._unbounded:
+            return
+        self._unbounded.add(bound.node)
         if bound.is_hash:
             self.edits.set_attr(bound.node, "num_buckets", attr_int(MAX_BUCKETS))
             return
@@ -205,6 +227,8 @@ class Conversion:
         if lookup.is_nd:
             attrs = {"T": attr_type(dtype), "squeeze_dims": attr_ints([-1])}
             ids = self._add(f"{place}/row_ids", "Squeeze", [ids], attrs, device=node.device)
+        if plan.checks_ids:
+            ids = self._rows_only(plan, ids, dtype, scope, node.device)
         ids = self._add(f"{place}/ids", "Identity", [ids], {"T": attr_type(dtype), **mark}, device=node.device)
         attrs = {"Tids": attr_type(dtype), **mark}
         keys = self._add(f"{place}/unique", OP_UNIQUE, [ids], attrs, device=node.device)
@@ -213,18 +237,45 @@ class Conversion:
         is_trained = lookup.node in plan.trained
         find, inputs = (OP_FIND_OR_INSERT, [counts]) if is_trained else (OP_FIND, [])
         addresses = self._add(
-            f"{place}/addresses", find, [handle, keys, hints, *inputs], dict(mark), device=node.device
+            f"{place}/addresses",
+            find,
+            [handle, keys, hints, *inputs],
+            dict(mark),
+            controls=lookup.controls,
+            device=node.device,
         )
         default = self._default_row(plan, f"{place}/default_row", is_trained, node.device)
         attrs = {"dim": attr_int(plan.variable.dim), **mark}
-        embedding = self._add(f"{place}/local_emb", OP_GATHER, [handle, addresses, default], attrs, device=node.device)
+        embedding = self._add(
+            f"{place}/local_emb",
+            OP_GATHER,
+            [handle, addresses, default],
+            attrs,
+            controls=lookup.controls,
+            device=node.device,
+        )
         axis = self._const(f"{place}/axis", 0, DT_INT32, node.device)
         rows = self._gather(f"{place}/embeddings", embedding, restore, axis, DT_FLOAT, node.device, mark)
         self._redirect(TensorRef(lookup.node, 0), rows)
-        self._redirect_controls([lookup.node], rows.node)
+        self._redirect_controls([lookup.node, *lookup.gathers], rows.node)
         for name in (lookup.node, *lookup.gathers):
             self._removed[name] = None
         return _Rows(addresses, keys, restore)
+
+    def _rows_only(self, plan: TablePlan, ids: TensorRef, dtype: int, scope: str, device: str) -> TensorRef:
+        """The ids, or an error as from the gather of a variable if one is no row of it."""
+        rows = sum(plan.variable.rows)
+        if ids.node in self._view and are_rows(self._view, ids, rows):
+            return ids
+        key = (ids, plan.table_name)
+        if key not in self._checked:
+            attrs = {
+                "Tids": attr_type(dtype),
+                "rows": attr_int(rows),
+                "variable": attr_bytes(plan.variable.name),
+            }
+            self._checked[key] = self._add(f"{scope}/rows_only", OP_CHECK_IDS, [ids], attrs, device=device)
+        return self._checked[key]
 
     def _default_row(self, plan: TablePlan, hint: str, is_trained: bool, device: str) -> TensorRef:
         """What a lookup that does not insert gives where the table has no row: the row that it would begin with."""
@@ -348,21 +399,27 @@ class Conversion:
     # Initial values, and whatever else there was of the variable
 
     def _begin(self, plan: TablePlan, handle: TensorRef, scope: str) -> None:
-        """In the place of the assignment of the initial value: its import, or nothing."""
+        """In the place of the assignment of the initial value: its import, or an empty table."""
+        if not plan.imports:
+            self._begin_empty(plan, handle, scope)
+            return
         start = 0
         for part, (name, count) in enumerate(zip(plan.variable.nodes, plan.variable.rows)):
             for assign in uses_of(self._view, name).initial:
                 node = self._view.node(assign)
-                if plan.imports:
-                    keys = self._row_keys(plan, f"{scope}/initial_keys", part, start, count)
-                    inputs = [handle, keys, node.inputs[1]]
-                    new = self._add(
-                        f"{scope}/import", OP_TABLE_IMPORT, inputs, controls=node.controls, device=node.device
-                    )
-                else:
-                    new = self._add(f"{scope}/begin", "NoOp", (), controls=node.controls, device=node.device)
+                keys = self._row_keys(plan, f"{scope}/initial_keys", part, start, count)
+                inputs = [handle, keys, node.inputs[1]]
+                new = self._add(f"{scope}/import", OP_TABLE_IMPORT, inputs, controls=node.controls, device=node.device)
                 self._redirect_controls([assign], new.node)
             start += count
+
+    def _begin_empty(self, plan: TablePlan, handle: TensorRef, scope: str) -> None:
+        assigns = [assign for name in plan.variable.nodes for assign in uses_of(self._view, name).initial]
+        if assigns:
+            controls = dict.fromkeys(name for assign in assigns for name in self._view.node(assign).controls)
+            device = self._view.node(assigns[0]).device
+            clear = self._add(f"{scope}/begin", OP_TABLE_CLEAR, [handle], controls=controls, device=device)
+            self._redirect_controls(assigns, clear.node)
 
     def _row_keys(self, plan: TablePlan, hint: str, part: int, start: int, count: int) -> TensorRef:
         """The ids of the rows of one node of the variable."""

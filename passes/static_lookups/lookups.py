@@ -7,17 +7,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from mx_rec.constants.constants import ATTR_LOOKUP
-from mx_rec.graph.attrs import DT_INT32, DT_INT64, DT_RESOURCE
+from mx_rec.graph.attrs import DT_INT32, DT_INT64, DT_RESOURCE, const_value
 from mx_rec.graph.iterators import Obstacle
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.static_lookups.partitions import STITCHES, Parts, parts_of
-from mx_rec.passes.static_lookups.surroundings import pattern_of
+from mx_rec.passes.static_lookups.surroundings import SEGMENT_OPS, pattern_of
 from mx_rec.passes.static_lookups.values import small_number, written_dims
 from mx_rec.passes.static_lookups.variables import (
     GATHERS,
     RESOURCE_VARIABLE,
     in_control_flow,
+    reads_before,
     uses_of,
     variable_behind,
     variable_nodes,
@@ -44,6 +45,7 @@ class StaticLookup:
         is_nd: whether `ids` have a last dimension of size 1, which the rows do not.
         gathers: the gathers, one for each of `variables`.
         positions: of a partitioned variable, for each part the positions in the flat ids.
+        controls: what its rows are read after: nodes that the gathers, and what they read, wait for.
         obstacle: why it cannot become a lookup of a table; `None` if it can.
     """
 
@@ -57,6 +59,7 @@ class StaticLookup:
     is_nd: bool
     gathers: tuple[str, ...]
     positions: tuple[TensorRef, ...]
+    controls: tuple[str, ...]
     obstacle: Obstacle | None
 
 
@@ -118,6 +121,10 @@ def _static_variables(view: GraphView) -> list[StaticVariable]:
         variable = variable_behind(view, node.inputs[0]) if node.inputs else None
         if variable is not None and not node.has_attr(ATTR_LOOKUP):  # else of a table of fixed capacity
             whole.setdefault(variable, []).append(_whole_lookup(view, node, variable))
+    for node in view.nodes_of(*SEGMENT_OPS):
+        variable = variable_behind(view, node.inputs[0]) if node.inputs else None
+        if variable is not None:
+            whole.setdefault(variable, []).append(_pooled_lookup(view, node, variable))
     result: list[StaticVariable] = []
     groups = _by_variables(stitched)
     times = Counter(name for names in groups for name in names)
@@ -205,7 +212,30 @@ def _whole_lookup(view: GraphView, node: Node, variable: str) -> StaticLookup:
         is_nd=node.op in _ND,
         gathers=(node.name,),
         positions=(),
+        controls=_controls(view, (node.name,)),
         obstacle=_gather_obstacle(view, node, variable),
+    )
+
+
+def _pooled_lookup(view: GraphView, node: Node, variable: str) -> StaticLookup:
+    """What `embedding_lookup_sparse` without weights is for a reference variable."""
+    reason = (
+        f"op {node.op!r} gathers rows of {variable!r} and adds them up in one, so there is no gather to convert; let "
+        "the lookup have weights or the variable be a resource"
+    )
+    return StaticLookup(
+        node=node.name,
+        op=node.op,
+        pattern=f"embedding_lookup_sparse ({SEGMENT_OPS[node.op]})",
+        variable=variable,
+        variables=(variable,),
+        strategy="",
+        ids=node.inputs[1],
+        is_nd=False,
+        gathers=(node.name,),
+        positions=(),
+        controls=(),
+        obstacle=Obstacle(node.name, reason),
     )
 
 
@@ -217,7 +247,7 @@ def _gather_obstacle(view: GraphView, node: Node, variable: str) -> Obstacle | N
         return Obstacle(node.name, f"does not read the handle of variable {variable!r} itself")
     if node.int_attr("batch_dims"):
         return Obstacle(node.name, "gathers row by row of a batch (batch_dims is not 0)")
-    if node.op == "GatherV2" and small_number(view, node.inputs[2]) != 0:
+    if node.op == "GatherV2" and not _is_zero(view, node.inputs[2]):
         return Obstacle(node.name, "gathers along another axis than 0, or one that is not constant")
     if view.dtype(node.inputs[1]) not in _INDEX_TYPES:
         return Obstacle(node.name, "takes ids that are neither int32 nor int64")
@@ -228,6 +258,31 @@ def _gather_obstacle(view: GraphView, node: Node, variable: str) -> Obstacle | N
     if not is_resource and node.op in ("ResourceGather", "ResourceGatherNd"):
         return Obstacle(node.name, "reads a reference variable as a resource")
     return None
+
+
+def _is_zero(view: GraphView, axis: TensorRef) -> bool:
+    """Whether an axis is 0, also a constant that waits for something: the lookup then waits for that."""
+    node = view.node(axis.node)
+    value = node.attr("value")
+    if node.op != "Const" or value is None:
+        return bool(small_number(view, axis) == 0)
+    return bool((const_value(value) == 0).all())
+
+
+def _controls(view: GraphView, nodes: Iterable[str]) -> tuple[str, ...]:
+    """What these nodes of a lookup wait for, with the axes of the gathers and the reads before them."""
+    found: dict[str, None] = {}
+    own = set(nodes)
+    for name in nodes:
+        node = view.node(name)
+        found.update(dict.fromkeys(node.controls))
+        if node.op not in GATHERS:
+            continue
+        own.update(chain := reads_before(view, node.inputs[0]))
+        read_after = [*chain, node.inputs[2].node] if node.op == "GatherV2" else chain
+        for source in read_after:
+            found.update(dict.fromkeys(view.node(source).controls))
+    return tuple(name for name in found if name not in own)
 
 
 def _stitched_lookup(view: GraphView, parts: Parts) -> StaticLookup:
@@ -245,5 +300,6 @@ def _stitched_lookup(view: GraphView, parts: Parts) -> StaticLookup:
         is_nd=False,
         gathers=parts.gathers,
         positions=parts.positions,
+        controls=_controls(view, (*parts.gathers, parts.stitch)),
         obstacle=obstacle,
     )

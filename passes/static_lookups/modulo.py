@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from mx_rec.graph.iterators import Obstacle
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.static_lookups.lookups import StaticVariable
-from mx_rec.passes.static_lookups.values import small_number, stripped
+from mx_rec.passes.static_lookups.values import flat_origin, small_number, stripped
 from mx_rec.passes.static_lookups.variables import GATHERS
 
 MAX_BUCKETS = 2**63 - 1
@@ -27,7 +28,6 @@ _PASSES = {
     "ConcatV2": (None, 0),
 }
 _VALUE_FREE = frozenset({"Shape", "Size", "Rank"})
-_UPDATES = ("SparseApply", "ResourceSparseApply", "ResourceScatter", "Scatter")
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,28 @@ class Bound:
     is_hash: bool
 
 
-def bounds_of(view: GraphView, variable: StaticVariable) -> list[Bound] | Obstacle:
-    """What bounds the ids of all lookups of a variable, or why it must stay."""
+def are_rows(view: GraphView, ids: TensorRef, rows: int) -> bool:
+    """Whether ids are in [0, rows) by the way they are made."""
+    node = view.node(flat_origin(view, ids).node)
+    while node.op == "Unique":
+        node = view.node(flat_origin(view, node.inputs[0]).node)
+    if node.op in _HASHES:
+        return 0 < node.int_attr("num_buckets") <= rows
+    divisor = small_number(view, node.inputs[1]) if node.op == "FloorMod" else None
+    return divisor is not None and 0 < divisor <= rows
+
+
+def bounds_of(
+    view: GraphView, variable: StaticVariable, readers: Collection[str], keep: Collection[str]
+) -> list[Bound] | Obstacle:
+    """What bounds the ids of all lookups of a variable, or why it must stay.
+
+    Args:
+        view: the graph.
+        variable: the variable.
+        readers: the gathers and updates that may read the ids without their bound.
+        keep: nodes that must give what they gave.
+    """
     if variable.strategy:
         return Obstacle(variable.nodes[0], "is partitioned by its rows, so a modulo of its ids is part of the lookup")
     found: dict[str, Bound] = {}
@@ -53,7 +73,7 @@ def bounds_of(view: GraphView, variable: StaticVariable) -> list[Bound] | Obstac
         bound = _bound(view, lookup.ids, variable.rows[0])
         if isinstance(bound, Obstacle):
             return bound
-        obstacle = _read_otherwise(view, bound, variable)
+        obstacle = _read_otherwise(view, bound, readers, keep)
         if obstacle is not None:
             return obstacle
         found[bound.node] = bound
@@ -78,20 +98,26 @@ def _bound(view: GraphView, ids: TensorRef, rows: int) -> Bound | Obstacle:
         ref = node.inputs[through]
 
 
-def _read_otherwise(view: GraphView, bound: Bound, variable: StaticVariable) -> Obstacle | None:
-    """What reads the bounded ids for anything but lookups of this variable and their updates."""
-    gathers = {lookup.node for lookup in variable.lookups}
+def _read_otherwise(view: GraphView, bound: Bound, readers: Collection[str], keep: Collection[str]) -> Obstacle | None:
+    """What reads the bounded ids for anything but lookups of these tables and their updates."""
+    if bound.node in keep:
+        return Obstacle(bound.node, "is named outside the graph, so its ids are read for another purpose")
     pending, seen = [TensorRef(bound.node, 0)], {TensorRef(bound.node, 0)}
     while pending:
         ref = pending.pop()
         for use in view.consumers(ref):
             node = view.node(use.node)
-            if node.name in gathers or node.op in _VALUE_FREE or _is_update(node):
+            if node.name in readers or node.op in _VALUE_FREE:
                 continue
             through, output = _PASSES.get(node.op, (-1, 0))
             if node.op in GATHERS and use.index != 0:
-                return Obstacle(node.name, f"takes the ids of {bound.node!r} too, and is no lookup of this variable")
+                return Obstacle(
+                    node.name, f"takes the ids of {bound.node!r} too, and is no lookup of a table that takes all"
+                )
             if through is None or through == use.index:
+                if not view.edges(node.name) or node.name in keep:
+                    reason = f"gives the ids of {bound.node!r} to nothing in the graph, so it is there to be fetched"
+                    return Obstacle(node.name, reason)
                 following = TensorRef(node.name, output)
                 if following not in seen:
                     seen.add(following)
@@ -99,10 +125,6 @@ def _read_otherwise(view: GraphView, bound: Bound, variable: StaticVariable) -> 
             elif not (bound.is_hash and _is_sign_test(view, node)):
                 return Obstacle(node.name, f"op {node.op!r} reads the ids of {bound.node!r} for another purpose")
     return None
-
-
-def _is_update(node: Node) -> bool:
-    return node.op.startswith(_UPDATES)
 
 
 def _is_sign_test(view: GraphView, node: Node) -> bool:

@@ -103,13 +103,16 @@ def _is_size_of(view: GraphView, size: TensorRef, ids: TensorRef) -> bool:
     if node.op == "Size":
         return flat_origin(view, node.inputs[0]) == flat_origin(view, ids)
     known = small_number(view, size)
-    dims = view.shape(ids)
-    if known is None or dims is None or dims.unknown_rank:
+    if known is None:
         return False
-    total = 1
-    for dim in dims.dim:
-        total *= dim.size
-    return bool(total == known)
+    for ref in (ids, stripped(view, ids), flat_origin(view, ids)):  # a Reshape to [-1] says less than what it reads
+        dims = view.shape(ref)
+        if dims is not None and not dims.unknown_rank and all(dim.size >= 0 for dim in dims.dim):
+            total = 1
+            for dim in dims.dim:
+                total *= dim.size
+            return bool(total == known)
+    return False
 
 
 def _partition(view: GraphView, outputs: list[TensorRef], n: int) -> Node | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from mx_rec.graph.iterators import Obstacle
@@ -17,12 +17,13 @@ from mx_rec.passes.static_lookups.rules import Update
 from mx_rec.passes.static_lookups.saving import why_not_taken_out
 from mx_rec.passes.static_lookups.updates import Gradient, find_update, gradient_of
 from mx_rec.passes.static_lookups.values import flat_origin, same_formula
-from mx_rec.passes.static_lookups.variables import uses_of
+from mx_rec.passes.static_lookups.variables import ancestors, reads_before, uses_of
 
 FROM_VARIABLE = "variable"
 BY_KEY = "by_key"
 INITIAL_VALUES = (FROM_VARIABLE, BY_KEY)
 _MAX_NAME = 100
+_NAME = re.compile(r"[A-Za-z0-9_.]{1,100}")
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ class TableChoice:
             raise ValueError(f"initial_values is {self.initial_values!r}; expected one of {', '.join(INITIAL_VALUES)}")
         if self.drop_modulo and self.initial_values != BY_KEY:
             raise ValueError("drop_modulo needs initial_values = 'by_key': the ids are no rows of the variable then")
+
+        if self.name and (_NAME.fullmatch(self.name) is None or self.name in (".", "..")):
+            raise ValueError(
+                f"table name {self.name!r} must have 1..{_MAX_NAME} letters, digits, '_', '.', and not be '.' or '..'"
+            )
 
     def matches(self, variable: StaticVariable) -> bool:
         """Whether the pattern is that of the variable or of one of its partitions."""
@@ -82,6 +88,7 @@ class TablePlan:
         training: the update; `None` if the graph has none.
         trained: the nodes of the lookups that the update trains.
         bounds: what is taken out of the way of the ids.
+        checks_ids: whether an id that is no row of the variable is an error, as it was.
     """
 
     variable: StaticVariable
@@ -92,12 +99,27 @@ class TablePlan:
     training: TrainedBy | None
     trained: frozenset[str]
     bounds: tuple[Bound, ...] = ()
+    checks_ids: bool = True
 
 
 def make_plan(
-    view: GraphView, variable: StaticVariable, choice: TableChoice, table_name: str, keep: frozenset[str]
+    view: GraphView,
+    variable: StaticVariable,
+    choice: TableChoice,
+    table_name: str,
+    keep: frozenset[str],
+    readers: Collection[str] = (),
 ) -> TablePlan | Obstacle:
-    """How the variable becomes a table, or why it cannot."""
+    """How the variable becomes a table, or why it cannot.
+
+    Args:
+        view: the graph.
+        variable: the variable.
+        choice: what is asked for.
+        table_name: the table.
+        keep: nodes that must stay.
+        readers: the gathers and updates of other variables that lose the bound of their ids at the same time.
+    """
     obstacle = variable.obstacle or _other_uses(view, variable)
     if obstacle is not None:
         return obstacle
@@ -106,7 +128,7 @@ def make_plan(
         return training
     updates = () if training is None else training.updates
     slots = [slot.variable for update in updates for slot in update.slots]
-    obstacle = _kept(view, variable, slots, updates, keep)
+    obstacle = _kept(view, variable, slots, updates, keep) or _begin_apart(view, variable, slots)
     if obstacle is not None:
         return obstacle
     for name in (*variable.nodes, *slots):
@@ -120,7 +142,8 @@ def make_plan(
         node = view.node(value.node)
         reason = f"op {node.op!r} gives initial values that a table cannot give key by key; let the variable give them"
         return Obstacle(node.name, reason)
-    bounds = bounds_of(view, variable) if choice.drop_modulo else []
+    readers = {*readers, *readers_of_ids(view, variable)}
+    bounds = bounds_of(view, variable, readers, keep) if choice.drop_modulo else []
     if isinstance(bounds, Obstacle):
         return bounds
     imports = value is not None and choice.initial_values == FROM_VARIABLE
@@ -134,12 +157,24 @@ def make_plan(
         training=training,
         trained=frozenset() if training is None else _trained(view, variable, training),
         bounds=tuple(bounds),
+        checks_ids=choice.initial_values == FROM_VARIABLE,
     )
 
 
-def table_name_of(variable: str, taken: Sequence[str]) -> str:
+def readers_of_ids(view: GraphView, variable: StaticVariable) -> set[str]:
+    """The gathers of a variable and the nodes of its updates."""
+    found = {name for lookup in variable.lookups for name in (lookup.node, *lookup.gathers)}
+    training = training_of(view, variable)
+    if isinstance(training, TrainedBy):
+        found.update(name for update in training.updates for name in update.nodes)
+    return found
+
+
+def table_name_of(variable: str, taken: Collection[str]) -> str:
     """A name for a table made of a variable's name, not among those taken."""
     base = re.sub(r"[^A-Za-z0-9_.]", ".", variable)[-_MAX_NAME:]
+    if base in (".", ".."):
+        base = "table"
     name, suffix = base, 0
     while name in taken:
         suffix += 1
@@ -179,6 +214,9 @@ def _other_uses(view: GraphView, variable: StaticVariable) -> Obstacle | None:
         for assign in (*uses.initial, *uses.restores):
             if view.data_edges(assign):
                 return Obstacle(view.data_edges(assign)[0].consumer, f"reads the result of {assign!r}")
+    obstacle = _reads_awaited(view, variable) or _read_early(view, variable)
+    if obstacle is not None:
+        return obstacle
     initial = {bool(uses_of(view, name).initial) for name in variable.nodes}
     if len(initial) > 1:
         return Obstacle(variable.nodes[0], "has an initial value for some of its partitions only")
@@ -227,6 +265,63 @@ def _differs(view: GraphView, first: Update, other: Update) -> Obstacle | None:
     return None if equal else Obstacle(other.nodes[0], f"updates a partition otherwise than {first.nodes[0]!r}")
 
 
+def _begin_apart(view: GraphView, variable: StaticVariable, slots: Sequence[str]) -> Obstacle | None:
+    """An initial value that something asks for without the others: a table gives all rows and slots theirs at once."""
+    assigns = [assign for name in (*variable.nodes, *slots) for assign in uses_of(view, name).initial]
+    first: tuple[str, frozenset[str]] | None = None
+    for assign in assigns:
+        asking = frozenset(_whole_group(view, name) for name in view.control_consumers(assign))
+        first = first or (assign, asking)
+        if asking != first[1]:
+            one = sorted(asking ^ first[1])[0]
+            reason = (
+                f"asks for one of the initial values {assign!r} and {first[0]!r} without the other; the rows of a "
+                "table and their slots begin together"
+            )
+            return Obstacle(one, reason)
+    return None
+
+
+def _whole_group(view: GraphView, name: str) -> str:
+    """The group that a node is the part of one device of, as `tf.group` makes them; else the node."""
+    if view.node(name).op == "NoOp":
+        for waiting in view.control_consumers(name):
+            if view.node(waiting).op == "NoOp" and re.fullmatch(re.escape(waiting) + r"/NoOp(_\d+)?", name):
+                return waiting
+    return name
+
+
+def _read_early(view: GraphView, variable: StaticVariable) -> Obstacle | None:
+    """A lookup of a value that a resource variable had earlier than a table would be looked up."""
+    writes = {write for name in variable.nodes for write in uses_of(view, name).writes}
+    for lookup in variable.lookups:
+        for name in lookup.gathers:
+            gather = view.node(name)
+            reads = reads_before(view, gather.inputs[0])
+            if not any(view.node(read).op == "ReadVariableOp" for read in reads):
+                continue
+            before = ancestors(view, [*lookup.controls, gather.inputs[1].node])
+            if not writes.isdisjoint(before):
+                reason = (
+                    f"gathers after the update of variable {variable.name!r} what {reads[-1]!r} may have read before; "
+                    "a table is looked up when the gather runs"
+                )
+                return Obstacle(name, reason)
+    return None
+
+
+def _reads_awaited(view: GraphView, variable: StaticVariable) -> Obstacle | None:
+    """A node that waits for a read of the variable, not for a lookup."""
+    for name in variable.nodes:
+        uses = uses_of(view, name)
+        going = {*uses.nodes(), *(save for save, _ in uses.saves)}
+        for read in uses.reads:
+            waiting = next((node for node in view.control_consumers(read) if node not in going), None)
+            if waiting is not None:
+                return Obstacle(waiting, f"waits for {read!r}, which reads all of variable {name!r}")
+    return None
+
+
 def _sources(
     view: GraphView, variable: StaticVariable, gradient: Gradient, update: Update
 ) -> tuple[tuple[StaticLookup, int], ...] | Obstacle:
@@ -234,6 +329,9 @@ def _sources(
     found: list[tuple[StaticLookup, int]] = []
     for segment in gradient.segments:
         source = known.get(segment)
+        if source is not None and not ancestors(view, source[0].controls).isdisjoint(update.nodes):
+            reason = f"updates rows that {source[0].node!r} looks up after it"
+            return Obstacle(update.nodes[0], reason)
         if source is None:
             reason = f"updates rows of {segment.node!r}, which are not those of a lookup of the variable"
             return Obstacle(update.nodes[0], reason)
@@ -244,7 +342,7 @@ def _sources(
 def _ids_of_lookups(view: GraphView, variable: StaticVariable) -> dict[TensorRef, tuple[StaticLookup, int]]:
     """Lookup and part by the tensor that holds the ids of each gather."""
     found: dict[TensorRef, tuple[StaticLookup, int]] = {}
-    for lookup in variable.lookups:
+    for lookup in sorted(variable.lookups, key=lambda lookup: bool(lookup.controls)):
         for part, gather in enumerate(lookup.gathers):
             found.setdefault(flat_origin(view, view.node(gather).inputs[1]), (lookup, part))
     return found

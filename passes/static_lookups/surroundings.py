@@ -6,7 +6,7 @@ from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.static_lookups.values import flat_origin
 
-_SEGMENTS = {
+SEGMENT_OPS = {
     "SparseSegmentSum": "sum",
     "SparseSegmentMean": "mean",
     "SparseSegmentSqrtN": "sqrtn",
@@ -34,8 +34,8 @@ def _combiner(view: GraphView, rows: TensorRef) -> str | None:
         ref, steps = pending.pop(0)
         for use in view.consumers(ref):
             node = view.node(use.node)
-            if use.index == 0 and node.op in _SEGMENTS:
-                return _SEGMENTS[node.op]
+            if use.index == 0 and node.op in SEGMENT_OPS:
+                return SEGMENT_OPS[node.op]
             if use.index == 0 and _gathers_by_unique(view, node) and _is_weighted(view, node):
                 return "weighted"
             if use.index == 0 and node.op in _HANDS_ON and steps < _MAX_STEPS:

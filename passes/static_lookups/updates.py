@@ -18,11 +18,14 @@ from mx_rec.passes.static_lookups.rules import (
     Slot,
     Update,
 )
-from mx_rec.passes.static_lookups.values import flat_origin, small_number, stripped, uniform_value
+from mx_rec.passes.static_lookups.values import flat_origin, small_number, small_value, stripped, uniform_value
 from mx_rec.passes.static_lookups.variables import uses_of
 
 _SCATTERS = {"ResourceScatterAdd": -1.0, "ScatterAdd": -1.0, "ResourceScatterSub": 1.0, "ScatterSub": 1.0}
 _ASSIGN_SUBS = frozenset({"AssignSubVariableOp", "AssignSub"})
+_OF_ROWS = frozenset({"UnsortedSegmentSum", "SegmentSum", "GatherV2", "Gather", "ResourceGather", "ConcatV2"})
+_ELEMENTWISE = frozenset({"Mul", "Neg", "Add", "AddV2", "Sub", "RealDiv", "Cast", "Identity", "ClipByValue"})
+_MAX_DEPTH = 16
 _NO_RULE = {
     "Momentum": "keeps a momentum in a slot; train it with SGD, Adagrad, FTRL or Adam",
     "KerasMomentum": "keeps a momentum in a slot; train it with SGD, Adagrad, FTRL or Adam",
@@ -69,9 +72,27 @@ def _why_unknown(node: Node, variable: str) -> str:
 
 def _scatter(view: GraphView, node: Node) -> Found:
     _, indices, values = node.inputs[:3]
+    if not _has_rows(view, values):
+        return Obstacle(node.name, "adds what may be one number for all rows; a table needs the values of each row")
     # What is added is the gradient times a rate already; a rate of 1 or -1 changes no bit of it.
     rule = Rule(SGD, constants=(("learning_rate", _SCATTERS[node.op]),), attrs=(("weight_decay", 0.0),))
     return Update(rule, indices, values, (node.name,), ())
+
+
+def _has_rows(view: GraphView, values: TensorRef, depth: int = 0) -> bool:
+    """Whether the values of a scatter are no scalar, so that they are those of its rows."""
+    dims = view.shape(values)
+    if dims is not None and not dims.unknown_rank:
+        return len(dims.dim) > 0
+    node = view.node(stripped(view, values).node)
+    if node.op in _OF_ROWS:
+        return True
+    if node.op == "Reshape":
+        shape = view.node(stripped(view, node.inputs[1]).node)
+        known = small_value(view, node.inputs[1])
+        return shape.op in ("ConcatV2", "Pack") or (known is not None and known.size > 0)
+    elementwise = node.op in _ELEMENTWISE and depth < _MAX_DEPTH
+    return elementwise and any(_has_rows(view, source, depth + 1) for source in node.inputs)
 
 
 def _adagrad(view: GraphView, node: Node) -> Found:
@@ -126,7 +147,8 @@ def _ftrl_rule(
     for name, ref in settings.items():
         value = small_number(view, ref)
         if value is None:
-            return Obstacle(node.name, f"has a {name} that is not constant")
+            why = "; FtrlOptimizer makes it of beta and of a rate that is not constant" if name == "l2" else ""
+            return Obstacle(node.name, f"has a {name} that is not constant, as that of a table must be{why}")
         attrs.append((name, float(value)))
     accum, linear = (initial_slot(view, node.inputs[index].node, {node.name}) for index in (1, 2))
     for slot in (accum, linear):

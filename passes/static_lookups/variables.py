@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mx_rec.graph.attrs import DT_FLOAT
@@ -91,6 +92,29 @@ def _uses_of(view: GraphView, variable: str) -> Uses:
             else:
                 _sort(view, uses, node, use.index, is_value)
     return uses
+
+
+def ancestors(view: GraphView, names: Iterable[str]) -> set[str]:
+    """These nodes and all that they depend on."""
+    found = set(names)
+    stack = list(found)
+    while stack:
+        node = view.node(stack.pop())
+        for source in (*(ref.node for ref in node.inputs), *node.controls):
+            if source not in found:
+                found.add(source)
+                stack.append(source)
+    return found
+
+
+def reads_before(view: GraphView, ref: TensorRef) -> list[str]:
+    """The nodes that hand a variable's value on to `ref`, the last first."""
+    found: list[str] = []
+    node = view.node(ref.node)
+    while node.op in _HANDS_ON and node.inputs:
+        found.append(node.name)
+        node = view.node(node.inputs[0].node)
+    return found
 
 
 def in_control_flow(view: GraphView, ref: TensorRef) -> bool:

@@ -170,11 +170,11 @@ def test_a_modulo_that_something_else_reads_stays() -> None:
     assert "for another purpose" in result.reports[0].refusals[0].reason
 
 
-def test_ids_beyond_the_rows_become_keys() -> None:
+def test_ids_beyond_the_rows_become_keys_if_rows_come_by_key() -> None:
     with tf.Graph().as_default() as graph:
         ids = tf1.placeholder_with_default(np.array([1, 10**12], np.int64), [None], name="ids")
         rows = tf1.nn.embedding_lookup(plain.variable("emb"), ids)
         plain.train_step("", tf.reduce_sum(rows, name="loss"), "sgd")
         tf.group(tf1.global_variables_initializer(), name="begin")
-        converted = runs.convert(graph.as_graph_def()).graph_def
+        converted = runs.convert(graph.as_graph_def(), initial_values=BY_KEY).graph_def
     assert np.isfinite(runs.losses(converted, steps=2)).all()

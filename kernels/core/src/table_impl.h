@@ -75,6 +75,7 @@ class TableImpl final : public Table {
                    const FtrlParams& params, const Parallel& parallel) override;
   Status Import(Span<const Key> keys, const float* rows,
                 const Parallel& parallel) override;
+  Status Clear() override;
   Status Export(
       int64_t chunk_rows,
       const std::function<Status(const ExportChunk&)>& visit) const override;

@@ -331,6 +331,21 @@ Status TableImpl::ResetContent(const SlotLayout& slots) {
   return status;
 }
 
+Status TableImpl::Clear() {
+  if (is_fixed()) return WrongKind("clearing");
+  std::lock_guard<std::mutex> no_saving(saving_mutex_);
+  std::lock_guard<std::mutex> no_eviction(evict_mutex_);
+  UniqueLock layout(layout_lock_);
+  if (rows_ == nullptr) return ReleasedError();
+  const Status status = ResetContent(slots_);
+  if (!status.ok()) return status;
+  slot_steps_ = 0;
+  update_count_.store(0, std::memory_order_relaxed);
+  newest_time_.store(0, std::memory_order_relaxed);
+  times_unknown_.store(false);
+  return status;
+}
+
 // What is configured wins over what was saved, and whether the table is frozen
 // is told by what was saved with the same configuration. Not saved:
 // coefficients, which belong to lookups.

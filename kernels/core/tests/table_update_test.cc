@@ -279,6 +279,31 @@ TEST(TableUpdate_ImportGivesRowsAndBeginsSlotsAnew) {
                Code::kFailedPrecondition, "fixed capacity");
 }
 
+TEST(TableUpdate_ClearLeavesANewTable) {
+  const auto table = MakeTable(Options("t", 3));
+  const auto fresh = FindOrInsert(table.get(), {1, 2});
+  const auto initial = Export(*table);
+  AdagradParams params;
+  params.initial_accumulator_value = 0.25f;
+  const std::vector<float> gradients(6, 1.0f);
+  ASSERT_OK(table->ApplyAdagrad(fresh, gradients.data(), params, Serial()));
+  ASSERT_OK(table->Clear());
+  EXPECT_EQ(table->size(), 0);
+  EXPECT_ERROR(table->ApplyAdagrad(fresh, gradients.data(), params, Serial()),
+               Code::kInvalidArgument, "address");
+  (void)FindOrInsert(table.get(), {2});
+  const auto after = Export(*table);
+  EXPECT_EQ(table->size(), 1);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(after.at(2).row[i], initial.at(2).row[i]);
+    EXPECT_EQ(after.at(2).row[3 + i], 0.25f);
+  }
+  TableOptions fixed = Options("f", 3);
+  fixed.fixed_capacity = 4;
+  EXPECT_ERROR(MakeTable(fixed)->Clear(), Code::kFailedPrecondition,
+               "fixed capacity");
+}
+
 TEST(TableUpdate_FtrlFollowsTheReference) {
   for (int dim : {1, 7, 16, 33}) {
     for (const auto& [power, l1, l2, shrinkage] :

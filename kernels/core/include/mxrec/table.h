@@ -176,6 +176,10 @@ class Table {
   // last row holds. Others may see the rows one by one.
   virtual Status Import(Span<const Key> keys, const float* rows,
                         const Parallel& parallel) = 0;
+  // Leaves the table as it was when it was made, but for what optimizers have
+  // asked to keep per row: no keys, no counts, no steps. Waits for a save under
+  // way. Addresses of before are illegal afterwards.
+  virtual Status Clear() = 0;
 
   // For a table of fixed capacity. offsets[i] is the row of addresses[i], -1
   // for kNoRow; *all_initialized says whether InitializeRows has seen them all.
