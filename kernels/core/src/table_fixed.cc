@@ -47,25 +47,30 @@ Status TableImpl::InitializeRows(
   return Status::Ok();
 }
 
-Status TableImpl::IllegalOffset(int64_t offset, int64_t position) const {
-  return Status::InvalidArgument(
-      "table '" + options_.name + "': illegal offset " +
-      std::to_string(offset) + " at position " + std::to_string(position) +
-      ": it must be in [-1, " + std::to_string(options_.fixed_capacity) + ")");
+// For the holder of the layout lock.
+Status TableImpl::CheckOffsets(Span<const int64_t> offsets) const {
+  if (rows_ == nullptr) return ReleasedError();
+  if (!is_fixed()) return WrongKind("an offset");
+  for (int64_t i = 0; i < offsets.size(); ++i) {
+    if (offsets[i] >= -1 && offsets[i] < options_.fixed_capacity) continue;
+    return Status::InvalidArgument(
+        "table '" + options_.name + "': illegal offset " +
+        std::to_string(offsets[i]) + " at position " + std::to_string(i) +
+        ": it must be in [-1, " + std::to_string(options_.fixed_capacity) +
+        ")");
+  }
+  return Status::Ok();
 }
 
 Status TableImpl::TrainedPositions(Span<const int64_t> offsets,
                                    std::vector<int64_t>* positions) const {
   SharedLock layout(layout_lock_);
-  if (rows_ == nullptr) return ReleasedError();
-  if (!is_fixed()) return WrongKind("an offset");
   positions->clear();
+  const Status status = CheckOffsets(offsets);
+  if (!status.ok()) return status;
   const int64_t rows_ready = rows_->capacity();
   for (int64_t i = 0; i < offsets.size(); ++i) {
     const int64_t offset = offsets[i];
-    if (offset < -1 || offset >= options_.fixed_capacity) {
-      return IllegalOffset(offset, i);
-    }
     const bool frozen = offset >= 0 && offset < rows_ready &&
                         rows_->IsFrozen(static_cast<RowIndex>(offset));
     if (offset >= 0 && !frozen) positions->push_back(i);
@@ -75,15 +80,11 @@ Status TableImpl::TrainedPositions(Span<const int64_t> offsets,
 
 Status TableImpl::HasStaleSlots(Span<const int64_t> offsets, bool* any) const {
   SharedLock layout(layout_lock_);
-  if (rows_ == nullptr) return ReleasedError();
-  if (!is_fixed()) return WrongKind("an offset");
-  const int64_t rows_ready = rows_->capacity();
   *any = false;
-  for (int64_t i = 0; i < offsets.size(); ++i) {
-    const int64_t offset = offsets[i];
-    if (offset < -1 || offset >= options_.fixed_capacity) {
-      return IllegalOffset(offset, i);
-    }
+  const Status status = CheckOffsets(offsets);
+  if (!status.ok()) return status;
+  const int64_t rows_ready = rows_->capacity();
+  for (const int64_t offset : offsets) {
     *any |= offset >= 0 && offset < rows_ready &&
             rows_->HasStaleSlots(static_cast<RowIndex>(offset));
   }
@@ -93,14 +94,10 @@ Status TableImpl::HasStaleSlots(Span<const int64_t> offsets, bool* any) const {
 Status TableImpl::ResetSlots(Span<const int64_t> offsets,
                              const std::function<void(int64_t)>& write) {
   SharedLock layout(layout_lock_);
-  if (rows_ == nullptr) return ReleasedError();
-  if (!is_fixed()) return WrongKind("an offset");
+  const Status status = CheckOffsets(offsets);
+  if (!status.ok()) return status;
   const int64_t rows_ready = rows_->capacity();
-  for (int64_t i = 0; i < offsets.size(); ++i) {
-    const int64_t offset = offsets[i];
-    if (offset < -1 || offset >= options_.fixed_capacity) {
-      return IllegalOffset(offset, i);
-    }
+  for (const int64_t offset : offsets) {
     if (offset < 0 || offset >= rows_ready) continue;
     if (rows_->TakeStaleSlots(static_cast<RowIndex>(offset))) write(offset);
   }

@@ -293,7 +293,7 @@ class TableImpl final : public Table {
            GenerationOf(address) == rows.GenerationOf(row);
   }
   Status AddressError(Address address, int64_t position) const;
-  Status IllegalOffset(int64_t offset, int64_t position) const;
+  Status CheckOffsets(Span<const int64_t> offsets) const;
   Status ResolveForUpdate(Span<const Address> addresses,
                           const Parallel& parallel, float** rows,
                           bool* repeated) const;

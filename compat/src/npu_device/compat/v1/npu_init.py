@@ -1,34 +1,7 @@
 """Names of a device's TensorFlow adapter, answered by mx_rec."""
 
 import tensorflow as tf  # scripts get it from here by a star import
+import tf_adapter
+from tf_adapter import *  # noqa: F403
 
-from mx_rec.estimator import (
-    DumpConfig,
-    NPUEstimator,
-    NPURunConfig,
-    ProfilingConfig,
-    hccl_ops,
-    npu_allreduce,
-    npu_config_proto,
-    npu_distributed_optimizer_wrapper,
-    npu_hooks_append,
-    npu_ops,
-    npu_plugin,
-    util,
-)
-
-__all__ = [
-    "DumpConfig",
-    "NPUEstimator",
-    "NPURunConfig",
-    "ProfilingConfig",
-    "hccl_ops",
-    "npu_allreduce",
-    "npu_config_proto",
-    "npu_distributed_optimizer_wrapper",
-    "npu_hooks_append",
-    "npu_ops",
-    "npu_plugin",
-    "tf",
-    "util",
-]
+__all__ = [*tf_adapter.__all__, "tf"]
