@@ -26,7 +26,7 @@ CASES_PER_CHILD = 2_000
 def child(out: Path, first: int, deadline: float) -> int:
     """Runs cases until the deadline; writes `<seed> <outcome>` lines."""
     sys.path.insert(0, str(ROOT / "tests" / "fuzz"))
-    from fuzz_case import Bug, run_case
+    from fuzz_case import Bug, options_of, run_case
     from mutations import damaged_file
     from seed_graphs import seed_graphs
 
@@ -44,7 +44,7 @@ def child(out: Path, first: int, deadline: float) -> int:
             current = out / f"running_{first}_{name}"
             current.write_bytes(data)
             try:
-                verdict = run_case(name, data, Path(directory))
+                verdict = run_case(name, data, Path(directory), options_of(seed, name))
                 print(f"{seed} code{verdict.code} {verdict.modified:d} {verdict.accepted:d}", flush=True)
             except Bug as bug:
                 (out / f"bug_{seed}_{name}").write_bytes(data)

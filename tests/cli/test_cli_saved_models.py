@@ -76,7 +76,14 @@ def model(tmp_path_factory) -> Path:
 
 
 def predicted(directory: Path) -> list[float]:
-    done = subprocess.run([sys.executable, "-c", PREDICT, str(directory)], capture_output=True, text=True, timeout=300)
+    # Elsewhere than in the repository, whose mx_rec has no library.
+    done = subprocess.run(
+        [sys.executable, "-c", PREDICT, str(directory)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=Path(directory).parent,
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -10,7 +10,7 @@ import random
 import time
 
 import pytest
-from fuzz_case import run_case
+from fuzz_case import CONVERT, options_of, run_case
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mutations import damaged_file
@@ -59,6 +59,12 @@ def test_a_sound_saved_model_is_rewritten_too(directory) -> None:
     assert (verdict.code, verdict.modified, verdict.accepted) == (0, True, True)
 
 
+def test_the_variables_of_a_damaged_graph_become_tables_when_it_is_sound(directory) -> None:
+    graph_def = seed_graphs()["golden/convert_static_tables/positive"]
+    verdict = run_case("in.pb", graph_def.SerializeToString(), directory, CONVERT)
+    assert (verdict.code, verdict.modified) == (0, True)
+
+
 def test_damaged_files(directory) -> None:
     graphs = list(seed_graphs().items())
     start, done = time.process_time(), 0
@@ -67,7 +73,8 @@ def test_damaged_files(directory) -> None:
             break
         random_ = random.Random(seed)
         _, graph_def = random_.choice(graphs)
-        run_case(*damaged_file(random_, graph_def), directory)
+        name, data = damaged_file(random_, graph_def)
+        run_case(name, data, directory, options_of(seed, name))
         done += 1
     assert done >= min(CASES, LEAST_CASES)
 
