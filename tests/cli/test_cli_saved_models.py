@@ -206,23 +206,40 @@ def test_inspect_and_plot(recgraph, train_meta_graph, tmp_path):
     assert f"{source} (other), rewritten: 1 lookup, 1 moved" in plotted.out
 
 
+EXPORT_OF_TENSORFLOW_2 = """
+import sys
+import tensorflow as tf
+
+class Model(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.emb = tf.Variable(tf.ones([5, 2]), name="emb")
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+    def __call__(self, ids):
+        return {"out": tf.nn.embedding_lookup(self.emb, ids)}
+
+model = Model()
+tf.saved_model.save(model, sys.argv[1], signatures=model.__call__)
+"""
+CALL_OF_TENSORFLOW_2 = """
+import sys
+import tensorflow as tf
+
+loaded = tf.saved_model.load(sys.argv[1])
+assert loaded(tf.constant([1], tf.int64))["out"].numpy().tolist() == [[1.0, 1.0]]
+"""
+
+
 def test_lookups_in_functions_of_tensorflow_2_stay(recgraph, tmp_path):
-    class Model(tf.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.emb = tf.Variable(tf.ones([5, 2]), name="emb")
+    def run_eagerly(code: str, directory: Path) -> None:  # which this process may have turned off for good
+        subprocess.run([sys.executable, "-c", code, str(directory)], check=True, timeout=300, cwd=tmp_path)
 
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
-        def __call__(self, ids):
-            return {"out": tf.nn.embedding_lookup(self.emb, ids)}
-
-    model = Model()
-    tf.saved_model.save(model, str(tmp_path / "in"), signatures=model.__call__)
+    run_eagerly(EXPORT_OF_TENSORFLOW_2, tmp_path / "in")
     shown = recgraph("inspect", tmp_path / "in").out
     assert "lookups are converted outside functions only" in shown
     assert recgraph("rewrite", tmp_path / "in", tmp_path / "out").code == 0
-    loaded = tf.saved_model.load(str(tmp_path / "out"))
-    assert loaded(tf.constant([1], tf.int64))["out"].numpy().tolist() == [[1.0, 1.0]]
+    run_eagerly(CALL_OF_TENSORFLOW_2, tmp_path / "out")
 
 
 class TestRefused:
