@@ -14,6 +14,7 @@ from mx_rec.checkpoint.saved_tables import (
     read_saved_tables,
     write_blocks,
 )
+from mx_rec.checkpoint.tensors import write_tensors
 from mx_rec.errors import CheckpointError
 
 _PIECE_BYTES = 1 << 30  # of values that are in memory, and in a session, at a time
@@ -67,11 +68,7 @@ def _write_dense(prefix: str, target: str, texts: dict[str, str]) -> None:
     # Of several pieces each is a checkpoint of its own first; TensorFlow then joins them by name.
     parts = [target if len(pieces) == 1 else f"{target}.part{number}" for number in range(len(pieces))]
     for names, part in zip(pieces, parts):
-        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-            fed = [tf.compat.v1.placeholder(dtypes[name]) for name in names]
-            values = [texts[name] if name in texts else reader.get_tensor(name) for name in names]
-            save = tf.raw_ops.SaveV2(prefix=part, tensor_names=names, shape_and_slices=[""] * len(names), tensors=fed)
-            session.run(save, dict(zip(fed, values)))
+        write_tensors(part, {name: texts[name] if name in texts else reader.get_tensor(name) for name in names})
     if len(parts) > 1:
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             session.run(

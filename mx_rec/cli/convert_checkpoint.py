@@ -153,18 +153,11 @@ def _blocks(keys: np.ndarray, arrays: Sequence[np.ndarray]) -> Iterator[Rows]:
 
 
 def _save(prefix: str, tensors: dict[str, Any]) -> None:
-    """What TensorFlow's part of a checkpoint is, under names of the caller's."""
     import tensorflow as tf
 
-    tf1 = tf.compat.v1
-    # In a graph of its own it is the same with and without eager execution; fed, values know no bound on constants.
-    with tf.Graph().as_default():
-        places = [tf1.placeholder(tf.as_dtype(value.dtype)) for value in tensors.values()]
-        save = tf.raw_ops.SaveV2(
-            prefix=prefix, tensor_names=list(tensors), shape_and_slices=[""] * len(tensors), tensors=places
-        )
-        with tf1.Session() as session:
-            try:
-                session.run(save, dict(zip(places, tensors.values())))
-            except tf.errors.OpError as error:
-                raise UnusableFile(f"NEW: cannot write the checkpoint '{prefix}': {error.message}") from error
+    from mx_rec.checkpoint.tensors import write_tensors
+
+    try:
+        write_tensors(prefix, tensors)
+    except tf.errors.OpError as error:
+        raise UnusableFile(f"NEW: cannot write the checkpoint '{prefix}': {error.message}") from error
