@@ -42,7 +42,7 @@ from mx_rec.graph.view import GraphView
 from mx_rec.passes.static_lookups.lookups import StaticLookup
 from mx_rec.passes.static_lookups.modulo import MAX_BUCKETS, Bound, are_rows
 from mx_rec.passes.static_lookups.partitions import MOD
-from mx_rec.passes.static_lookups.plans import TablePlan
+from mx_rec.passes.static_lookups.plans import Source, TablePlan
 from mx_rec.passes.static_lookups.rules import SLOT_OWNERS, Update
 from mx_rec.passes.static_lookups.saving import SavedTable, saved_name, take_out
 from mx_rec.passes.static_lookups.values import same_formula
@@ -81,6 +81,7 @@ class Conversion:
         self._instead: dict[str, str] = {}  # what to wait for in the place of a node that goes
         self._waits: list[tuple[str, tuple[str, ...]]] = []  # new nodes, and what they are to wait for
         self._checked: dict[tuple[TensorRef, str], TensorRef] = {}  # ids that are rows, by ids and table
+        self._sums: dict[TensorRef, TensorRef] = {}  # sums of gradients by position, by those by id
 
     def convert(self, plan: TablePlan) -> None:
         """Write the edits of one table."""
@@ -254,6 +255,9 @@ class Conversion:
             controls=lookup.controls,
             device=node.device,
         )
+        if lookup.is_pooled:
+            self._pool_rows(node, embedding, restore)
+            return _Rows(addresses, keys, restore)
         axis = self._const(f"{place}/axis", 0, DT_INT32, node.device)
         rows = self._gather(f"{place}/embeddings", embedding, restore, axis, DT_FLOAT, node.device, mark)
         self._redirect(TensorRef(lookup.node, 0), rows)
@@ -261,6 +265,12 @@ class Conversion:
         for name in (lookup.node, *lookup.gathers):
             self._removed[name] = None
         return _Rows(addresses, keys, restore)
+
+    def _pool_rows(self, node: Node, embedding: TensorRef, restore: TensorRef) -> None:
+        """Let an op that adds up rows of the variable add up the same rows of the lookup, in the same order."""
+        self.edits.set_input(node.name, 0, embedding)
+        self.edits.set_input(node.name, 1, restore)
+        self.edits.set_attr(node.name, "Tidx", attr_type(DT_INT32))
 
     def _rows_only(self, plan: TablePlan, ids: TensorRef, dtype: int, scope: str, device: str) -> TensorRef:
         """The ids, or an error as from the gather of a variable if one is no row of it."""
@@ -311,6 +321,9 @@ class Conversion:
         controls = [name for node in owned for name in self._view.node(node).controls if name not in owned]
         device = self._view.node(first.nodes[0]).device
         single = len(training.updates) == 1 and len(training.sources[0]) == 1
+        for group in training.sources:
+            for source in group:
+                self._sum_by_position(scope, source, rows[source.lookup.node])
         if single:
             addresses, gradient = self._one_lookup(plan, scope, rows, device)
         else:
@@ -357,8 +370,10 @@ class Conversion:
         """Of one lookup the addresses, and the gradients summed by its distinct ids: the same order, the same sums."""
         assert plan.training is not None
         gradient = plan.training.gradients[0]
-        lookup, _ = plan.training.sources[0][0]
-        own = rows[lookup.node]
+        source = plan.training.sources[0][0]
+        own = rows[source.lookup.node]
+        if source.summed_by:
+            return own.addresses, self._sums.get(gradient.values, gradient.values)
         attrs = {"N": attr_int(1), "dim": attr_int(plan.variable.dim)}
         inputs = [gradient.values, own.restore, own.keys]
         return own.addresses, self._add(f"{scope}/sum_gradients", OP_SUM_GRADIENTS_MANY, inputs, attrs, device=device)
@@ -371,13 +386,38 @@ class Conversion:
         axis = self._const(f"{scope}/update/axis", 0, DT_INT32, device)
         parts: list[TensorRef] = []
         for sources in plan.training.sources:
-            for lookup, part in sources:
-                parts.append(self._addresses_of_positions(scope, lookup, part, rows[lookup.node], axis, device))
-        values = [gradient.values for gradient in plan.training.gradients]
+            for source in sources:
+                own = rows[source.lookup.node]
+                parts.append(
+                    own.addresses
+                    if source.summed_by
+                    else self._addresses_of_positions(scope, source.lookup, source.part, own, axis, device)
+                )
+        values = [self._sums.get(gradient.values, gradient.values) for gradient in plan.training.gradients]
         return (
             self._concat(f"{scope}/update/addresses", parts, axis, DT_INT64, device),
             self._concat(f"{scope}/update/gradients", values, axis, DT_FLOAT, device),
         )
+
+    def _sum_by_position(self, scope: str, source: Source, rows: _Rows) -> None:
+        """Of a pooled lookup, sum gradients by the position of a key instead of by id."""
+        if not source.summed_by or TensorRef(source.summed_by, 0) in self._sums:
+            return
+        node = self._view.node(source.summed_by)
+        place = f"{scope}/{source.lookup.node}/update"
+        attrs = {"T": attr_type(DT_INT64), "out_type": attr_type(DT_INT32)}
+        count = self._add(f"{place}/count", "Size", [rows.keys], attrs, device=node.device)
+        settings = {name: value for name, value in node.attrs().items() if not name.startswith("_")}
+        sums = self._add(
+            f"{place}/sums",
+            node.op,
+            [node.inputs[0], rows.restore, node.inputs[2], count],
+            {**settings, "Tidx": attr_type(DT_INT32)},
+            controls=node.controls,
+            device=node.device,
+        )
+        self._sums[TensorRef(node.name, 0)] = sums
+        self._redirect(TensorRef(node.name, 0), sums)
 
     def _addresses_of_positions(
         self, scope: str, lookup: StaticLookup, part: int, rows: _Rows, axis: TensorRef, device: str

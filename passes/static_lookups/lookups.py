@@ -15,7 +15,7 @@ from mx_rec.passes.static_lookups.partitions import STITCHES, Parts, parts_of
 from mx_rec.passes.static_lookups.surroundings import SEGMENT_OPS, pattern_of
 from mx_rec.passes.static_lookups.values import small_number, written_dims
 from mx_rec.passes.static_lookups.variables import (
-    GATHERS,
+    READS_ROWS,
     RESOURCE_VARIABLE,
     in_control_flow,
     reads_before,
@@ -34,7 +34,8 @@ class StaticLookup:
     """One lookup of rows of a variable.
 
     Attributes:
-        node: the node whose result the rows are: a gather, or the stitch of the gathers of a partitioned variable.
+        node: the node whose result the rows are: a gather, the stitch of the gathers of a partitioned variable, or an
+            op that gathers rows and adds them up in one.
         op: its type.
         pattern: what it is part of, in the words of TensorFlow's API: "embedding_lookup",
             "embedding_lookup_sparse (mean)", "safe_embedding_lookup_sparse (sum, weighted)".
@@ -61,6 +62,11 @@ class StaticLookup:
     positions: tuple[TensorRef, ...]
     controls: tuple[str, ...]
     obstacle: Obstacle | None
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether `node` gives sums of rows: `embedding_lookup_sparse` without weights on a reference variable."""
+        return self.op in SEGMENT_OPS
 
 
 @dataclass(frozen=True)
@@ -117,14 +123,10 @@ def _static_variables(view: GraphView) -> list[StaticVariable]:
     stitched = _stitched(view)
     in_parts = {name for parts in stitched for name in parts.variables}
     whole: dict[str, list[StaticLookup]] = {}
-    for node in view.nodes_of(*GATHERS):
+    for node in view.nodes_of(*READS_ROWS):
         variable = variable_behind(view, node.inputs[0]) if node.inputs else None
         if variable is not None and not node.has_attr(ATTR_LOOKUP):  # else of a table of fixed capacity
             whole.setdefault(variable, []).append(_whole_lookup(view, node, variable))
-    for node in view.nodes_of(*SEGMENT_OPS):
-        variable = variable_behind(view, node.inputs[0]) if node.inputs else None
-        if variable is not None:
-            whole.setdefault(variable, []).append(_pooled_lookup(view, node, variable))
     result: list[StaticVariable] = []
     groups = _by_variables(stitched)
     times = Counter(name for names in groups for name in names)
@@ -217,28 +219,6 @@ def _whole_lookup(view: GraphView, node: Node, variable: str) -> StaticLookup:
     )
 
 
-def _pooled_lookup(view: GraphView, node: Node, variable: str) -> StaticLookup:
-    """What `embedding_lookup_sparse` without weights is for a reference variable."""
-    reason = (
-        f"op {node.op!r} gathers rows of {variable!r} and adds them up in one, so there is no gather to convert; let "
-        "the lookup have weights or the variable be a resource"
-    )
-    return StaticLookup(
-        node=node.name,
-        op=node.op,
-        pattern=f"embedding_lookup_sparse ({SEGMENT_OPS[node.op]})",
-        variable=variable,
-        variables=(variable,),
-        strategy="",
-        ids=node.inputs[1],
-        is_nd=False,
-        gathers=(node.name,),
-        positions=(),
-        controls=(),
-        obstacle=Obstacle(node.name, reason),
-    )
-
-
 def _gather_obstacle(view: GraphView, node: Node, variable: str) -> Obstacle | None:
     is_resource = view.node(variable).op == RESOURCE_VARIABLE
     if in_control_flow(view, node.inputs[0]):
@@ -276,7 +256,7 @@ def _controls(view: GraphView, nodes: Iterable[str]) -> tuple[str, ...]:
     for name in nodes:
         node = view.node(name)
         found.update(dict.fromkeys(node.controls))
-        if node.op not in GATHERS:
+        if node.op not in READS_ROWS:
             continue
         own.update(chain := reads_before(view, node.inputs[0]))
         read_after = [*chain, node.inputs[2].node] if node.op == "GatherV2" else chain

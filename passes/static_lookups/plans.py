@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from mx_rec.graph.iterators import Obstacle
 from mx_rec.graph.node import TensorRef
@@ -15,6 +15,7 @@ from mx_rec.passes.static_lookups.lookups import StaticLookup, StaticVariable
 from mx_rec.passes.static_lookups.modulo import Bound, bounds_of
 from mx_rec.passes.static_lookups.rules import Update
 from mx_rec.passes.static_lookups.saving import why_not_taken_out
+from mx_rec.passes.static_lookups.sums import ids_summed_by, why_not_by_position
 from mx_rec.passes.static_lookups.updates import Gradient, find_update, gradient_of
 from mx_rec.passes.static_lookups.values import flat_origin, same_formula
 from mx_rec.passes.static_lookups.variables import ancestors, reads_before, uses_of
@@ -61,18 +62,39 @@ class TableChoice:
 
 
 @dataclass(frozen=True)
+class Source:
+    """What looked up the rows of some gradients.
+
+    Attributes:
+        lookup: the lookup.
+        part: which part of it, if the variable is partitioned.
+        summed_by: the op that gives one sum of gradients for each distinct id of a pooled lookup; "" if there is a
+            gradient for each id.
+    """
+
+    lookup: StaticLookup
+    part: int
+    summed_by: str = ""
+
+
+@dataclass(frozen=True)
 class TrainedBy:
     """The update of a table.
 
     Attributes:
         updates: one for each node of the variable.
         gradients: of each.
-        sources: for each the lookups that its segments belong to, and of a partitioned one which part.
+        sources: for each what its segments belong to.
     """
 
     updates: tuple[Update, ...]
     gradients: tuple[Gradient, ...]
-    sources: tuple[tuple[tuple[StaticLookup, int], ...], ...]
+    sources: tuple[tuple[Source, ...], ...]
+
+    @property
+    def sums(self) -> tuple[str, ...]:
+        """The ops that sum gradients of pooled lookups."""
+        return tuple(source.summed_by for group in self.sources for source in group if source.summed_by)
 
 
 @dataclass(frozen=True)
@@ -167,6 +189,7 @@ def readers_of_ids(view: GraphView, variable: StaticVariable) -> set[str]:
     training = training_of(view, variable)
     if isinstance(training, TrainedBy):
         found.update(name for update in training.updates for name in update.nodes)
+        found.update(training.sums)
     return found
 
 
@@ -184,7 +207,8 @@ def table_name_of(variable: str, taken: Collection[str]) -> str:
 
 def _trained(view: GraphView, variable: StaticVariable, training: TrainedBy) -> frozenset[str]:
     """The lookups of ids whose rows are updated: the others of the same ids must find what one of them inserts."""
-    updated = {segment for gradient in training.gradients for segment in gradient.segments}
+    segments = [segment for gradient in training.gradients for segment in gradient.segments]
+    updated = {ids_summed_by(view, segment) or segment for segment in segments}
     return frozenset(
         lookup.node
         for lookup in variable.lookups
@@ -196,12 +220,13 @@ def _kept(
     view: GraphView, variable: StaticVariable, slots: Sequence[str], updates: Sequence[Update], keep: frozenset[str]
 ) -> Obstacle | None:
     """A node that must stay but would go with the variable."""
+    staying = {lookup.node for lookup in variable.lookups if lookup.is_pooled}
     going = [name for lookup in variable.lookups for name in (lookup.node, *lookup.gathers)]
     going.extend(name for update in updates for name in update.nodes)
     for name in (*variable.nodes, *slots):
         going.extend([name, *sorted(uses_of(view, name).nodes())])
     for name in going:
-        if name in keep:
+        if name in keep and name not in staying:
             return Obstacle(name, "is named outside the graph, so it must stay, but it would go with the variable")
     return None
 
@@ -240,7 +265,7 @@ def training_of(view: GraphView, variable: StaticVariable) -> TrainedBy | Obstac
     if obstacle is not None:
         return obstacle
     gradients: list[Gradient] = []
-    sources: list[tuple[tuple[StaticLookup, int], ...]] = []
+    sources: list[tuple[Source, ...]] = []
     for update in updates:
         gradient = gradient_of(view, update)
         if isinstance(gradient, Obstacle):
@@ -297,6 +322,13 @@ def _read_early(view: GraphView, variable: StaticVariable) -> Obstacle | None:
     for lookup in variable.lookups:
         for name in lookup.gathers:
             gather = view.node(name)
+            segments = [ref.node for ref in gather.inputs[2:]] if lookup.is_pooled else []
+            if segments and not writes.isdisjoint(ancestors(view, segments)):
+                reason = (
+                    f"waits for the update of variable {variable.name!r} with what it adds up, and reads rows then; "
+                    "those of a table are read when the ids are there"
+                )
+                return Obstacle(name, reason)
             reads = reads_before(view, gather.inputs[0])
             if not any(view.node(read).op == "ReadVariableOp" for read in reads):
                 continue
@@ -324,25 +356,32 @@ def _reads_awaited(view: GraphView, variable: StaticVariable) -> Obstacle | None
 
 def _sources(
     view: GraphView, variable: StaticVariable, gradient: Gradient, update: Update
-) -> tuple[tuple[StaticLookup, int], ...] | Obstacle:
-    known = _ids_of_lookups(view, variable)
-    found: list[tuple[StaticLookup, int]] = []
+) -> tuple[Source, ...] | Obstacle:
+    whole = _ids_of_lookups(view, variable.lookups)
+    pooled = _ids_of_lookups(view, (lookup for lookup in variable.lookups if lookup.is_pooled))
+    found: list[Source] = []
     for segment in gradient.segments:
-        source = known.get(segment)
-        if source is not None and not ancestors(view, source[0].controls).isdisjoint(update.nodes):
-            reason = f"updates rows that {source[0].node!r} looks up after it"
-            return Obstacle(update.nodes[0], reason)
+        ids = ids_summed_by(view, segment)
+        source = whole.get(segment)
+        if source is None and ids in pooled:
+            source = replace(pooled[ids], summed_by=segment.node)
+            obstacle = why_not_by_position(view, segment.node, update, gradient)
+            if obstacle is not None:
+                return obstacle
         if source is None:
             reason = f"updates rows of {segment.node!r}, which are not those of a lookup of the variable"
+            return Obstacle(update.nodes[0], reason)
+        if not ancestors(view, source.lookup.controls).isdisjoint(update.nodes):
+            reason = f"updates rows that {source.lookup.node!r} looks up after it"
             return Obstacle(update.nodes[0], reason)
         found.append(source)
     return tuple(found)
 
 
-def _ids_of_lookups(view: GraphView, variable: StaticVariable) -> dict[TensorRef, tuple[StaticLookup, int]]:
+def _ids_of_lookups(view: GraphView, lookups: Iterable[StaticLookup]) -> dict[TensorRef | None, Source]:
     """Lookup and part by the tensor that holds the ids of each gather."""
-    found: dict[TensorRef, tuple[StaticLookup, int]] = {}
-    for lookup in sorted(variable.lookups, key=lambda lookup: bool(lookup.controls)):
+    found: dict[TensorRef | None, Source] = {}
+    for lookup in sorted(lookups, key=lambda lookup: bool(lookup.controls)):
         for part, gather in enumerate(lookup.gathers):
-            found.setdefault(flat_origin(view, view.node(gather).inputs[1]), (lookup, part))
+            found.setdefault(flat_origin(view, view.node(gather).inputs[1]), Source(lookup, part))
     return found

@@ -14,14 +14,22 @@ SEGMENT_OPS = {
     "SparseSegmentMeanWithNumSegments": "mean",
     "SparseSegmentSqrtNWithNumSegments": "sqrtn",
 }
+SEGMENT_GRADIENTS = frozenset({"SparseSegmentSumGradV2", "SparseSegmentMeanGradV2", "SparseSegmentSqrtNGradV2"})
+"""Their gradients: sums by distinct ids, and the ids."""
 _WEIGHTED = frozenset({"SegmentSum", "SegmentSumV2", "UnsortedSegmentSum"})
 _HANDS_ON = frozenset({"Identity", "Reshape", "Cast"})
 _MAX_STEPS = 8  # from the gather to what adds rows up
 
 
 def pattern_of(view: GraphView, rows: TensorRef, ids: TensorRef) -> str:
-    """The name of the pattern, with combiner and weights."""
-    combiner = _combiner(view, rows)
+    """The name of the pattern, with combiner and weights.
+
+    Args:
+        view: the graph.
+        rows: what the lookup gives: the rows, or, if one op gathers them and adds them up, their sums.
+        ids: the ids.
+    """
+    combiner = SEGMENT_OPS.get(view.node(rows.node).op) or _combiner(view, rows)
     if combiner is None:
         return "embedding_lookup"
     kind = "safe_embedding_lookup_sparse" if _fills_empty_rows(view, ids) else "embedding_lookup_sparse"

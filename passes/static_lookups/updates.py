@@ -18,12 +18,15 @@ from mx_rec.passes.static_lookups.rules import (
     Slot,
     Update,
 )
+from mx_rec.passes.static_lookups.surroundings import SEGMENT_GRADIENTS
 from mx_rec.passes.static_lookups.values import flat_origin, small_number, small_value, stripped, uniform_value
 from mx_rec.passes.static_lookups.variables import uses_of
 
 _SCATTERS = {"ResourceScatterAdd": -1.0, "ScatterAdd": -1.0, "ResourceScatterSub": 1.0, "ScatterSub": 1.0}
 _ASSIGN_SUBS = frozenset({"AssignSubVariableOp", "AssignSub"})
-_OF_ROWS = frozenset({"UnsortedSegmentSum", "SegmentSum", "GatherV2", "Gather", "ResourceGather", "ConcatV2"})
+_OF_ROWS = frozenset(
+    {"UnsortedSegmentSum", "SegmentSum", "GatherV2", "Gather", "ResourceGather", "ConcatV2", *SEGMENT_GRADIENTS}
+)
 _ELEMENTWISE = frozenset({"Mul", "Neg", "Add", "AddV2", "Sub", "RealDiv", "Cast", "Identity", "ClipByValue"})
 _MAX_DEPTH = 16
 _NO_RULE = {

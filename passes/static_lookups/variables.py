@@ -9,6 +9,7 @@ from mx_rec.graph.attrs import DT_FLOAT
 from mx_rec.graph.iterators import Obstacle
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.view import GraphView
+from mx_rec.passes.static_lookups.surroundings import SEGMENT_OPS
 from mx_rec.passes.static_lookups.values import stripped, written_dims
 
 RESOURCE_VARIABLE = "VarHandleOp"
@@ -16,6 +17,7 @@ REFERENCE_VARIABLES = ("VariableV2", "Variable")
 ASSIGNS = frozenset({"Assign", "AssignVariableOp"})
 RESTORES = frozenset({"RestoreV2", "Restore", "RestoreSlice"})
 GATHERS = ("ResourceGather", "GatherV2", "Gather", "ResourceGatherNd", "GatherNd")
+READS_ROWS = (*GATHERS, *SEGMENT_OPS)
 _INITIALIZED = frozenset({"VarIsInitializedOp", "IsVariableInitialized"})
 _SHAPES = frozenset({"VariableShape", "Shape"})
 _SAVES = frozenset({"SaveV2"})
@@ -30,7 +32,7 @@ class Uses:
     """What a graph does with a variable. Node names, each list in graph order.
 
     Attributes:
-        gathers: read single rows.
+        gathers: read single rows, or sums of some.
         shapes: read nothing but its shape.
         initialized: ask whether it has a value.
         initial: the assignments of its initial value.
@@ -126,7 +128,7 @@ def in_control_flow(view: GraphView, ref: TensorRef) -> bool:
 
 
 def _sort(view: GraphView, uses: Uses, node: Node, index: int, is_value: bool) -> None:
-    if node.op in GATHERS and index == 0:
+    if node.op in READS_ROWS and index == 0:
         uses.gathers.append(node.name)
     elif node.op in _SHAPES:
         uses.shapes.append(node.name)

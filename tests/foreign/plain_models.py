@@ -66,14 +66,16 @@ def _lookup(**options: Any) -> Callable[[], tf.Tensor]:
     return build
 
 
-def _sparse_lookup(combiner: str, *, weighted: bool = False, safe: bool = False, parts: int = 0) -> Any:
+def _sparse_lookup(
+    combiner: str, *, weighted: bool = False, safe: bool = False, parts: int = 0, resource: bool = True
+) -> Any:
     def build() -> tf.Tensor:
         batch = batches()
         ids = sparse(batch["ids"])
         weights = None
         if weighted:
             weights = tf.SparseTensor(ids.indices, tf.cast(ids.values % 5 + 1, tf.float32), ids.dense_shape)
-        table = variable("emb", parts=parts)
+        table = variable("emb", parts=parts, resource=resource)
         if safe:
             rows = tf1.nn.safe_embedding_lookup_sparse(
                 list(table) if parts else [table], ids, weights, combiner, partition_strategy="div"
@@ -125,6 +127,20 @@ def shared() -> tf.Tensor:
     return error(tf.reduce_sum(history * target + known, 1), batch)
 
 
+def pooled_and_plain() -> tf.Tensor:
+    """One table of a reference variable: twice pooled, once plain, and once more without a gradient."""
+    batch = batches()
+    table = variable("emb", resource=False)
+    ids = sparse(tf.maximum(batch["ids"], 1))
+    history = tf1.nn.embedding_lookup_sparse(table, ids, None, combiner="mean")
+    others = tf1.nn.embedding_lookup_sparse(
+        table, sparse(tf.expand_dims(batch["other_ids"], 1) % 5 + 1), None, combiner="sum"
+    )
+    known = tf.stop_gradient(tf1.nn.embedding_lookup_sparse(table, ids, None, combiner="sqrtn"))
+    target = tf1.nn.embedding_lookup(table, batch["other_ids"])
+    return error(tf.reduce_sum(history * target + known + others, 1), batch)
+
+
 def clipped() -> tf.Tensor:
     """As `shared`; its trainer clips the gradients by their norm."""
     return shared()
@@ -144,6 +160,11 @@ MODELS: Mapping[str, Callable[[], tf.Tensor]] = {
     "safe_sparse_mean": _sparse_lookup("mean", safe=True),
     "safe_sparse_weighted": _sparse_lookup("sum", safe=True, weighted=True),
     "safe_sparse_parts": _sparse_lookup("sum", safe=True, parts=3),
+    "sparse_sum_reference": _sparse_lookup("sum", resource=False),
+    "sparse_mean_reference": _sparse_lookup("mean", resource=False),
+    "sparse_sqrtn_reference": _sparse_lookup("sqrtn", resource=False),
+    "safe_sparse_reference": _sparse_lookup("mean", safe=True, resource=False),
+    "pooled_and_plain": pooled_and_plain,
     "gather_nd": gather_nd,
     "unique_gather": unique_gather,
     "matrix_factorization": matrix_factorization,

@@ -197,13 +197,3 @@ def test_static_ids_of_a_partitioned_variable_are_recognised() -> None:
         tf1.nn.embedding_lookup(plain.variable("emb", parts=4), tf1.placeholder(tf.int64, [4]))
 
     assert runs.convert(built(build)).modified
-
-
-def test_pooling_of_a_reference_variable_is_explained() -> None:
-    def build() -> None:
-        given = tf.sparse.from_dense(tf.reshape(ids(), [2, 2]))
-        tf1.nn.embedding_lookup_sparse(plain.variable("emb", resource=False), given, None, combiner="mean")
-
-    result = runs.convert(built(build), "emb")
-    assert not result.modified
-    assert "in one" in result.reports[0].refusals[0].reason

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lookup_graphs import LookupGraph
-from static_graphs import momentum, near_misses, partitioned, trained
+from static_graphs import momentum, near_misses, partitioned, summed, trained
 from tensorflow.core.framework import function_pb2
 
 from mx_rec.graph import marks
@@ -622,6 +622,7 @@ CASES = [
     GoldenCase("positive", ConvertStaticTables((TableChoice("emb", "user"),)), trained),
     GoldenCase("positive_by_key", ConvertStaticTables((TableChoice("e*", "", BY_KEY, drop_modulo=True),)), trained),
     GoldenCase("positive_partitioned", ConvertStaticTables((TableChoice("emb"),)), partitioned),
+    GoldenCase("positive_summed", ConvertStaticTables((TableChoice("emb"),)), summed),
     GoldenCase("no_match", ConvertStaticTables((TableChoice("*"),)), train_and_eval),
     GoldenCase("no_match_not_chosen", ConvertStaticTables((TableChoice("other_*"),)), trained),
     GoldenCase("refused", ConvertStaticTables((TableChoice("*"),)), near_misses),

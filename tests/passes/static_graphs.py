@@ -124,6 +124,22 @@ def momentum() -> Any:
     return trained("ResourceSparseApplyMomentum")
 
 
+def summed() -> Any:
+    """Rows that one op gathers and adds up, trained with SGD."""
+    graph = StaticGraph()
+    _, ids, _ = graph.batch()
+    emb = graph.variable("emb")
+    segments = graph.const("segments", [0, 0], DT_INT32)
+    types = {"T": attr_type(DT_FLOAT), "Tidx": attr_type(DT_INT64), "Tsegmentids": attr_type(DT_INT32)}
+    rows = graph.add("lookup", "SparseSegmentMean", [graph.read("emb/value", emb), ids, segments], types)
+    count = graph.const("rows", 20, DT_INT32)
+    graph.add("grad", "SparseSegmentMeanGradV2", [rows, ids, segments, count], types)
+    scaled = graph.binary("scaled", "Mul", TensorRef("grad", 0), graph.const("rate", 0.1, DT_FLOAT), DT_FLOAT)
+    graph.apply("update", "ResourceScatterSub", [emb], TensorRef("grad", 1), scaled)
+    graph.add("train", "NoOp", (), controls=["update"])
+    return graph.graph_def()
+
+
 def partitioned() -> Any:
     """A variable in two parts, `mod`, without an update."""
     graph = StaticGraph()

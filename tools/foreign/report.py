@@ -32,6 +32,7 @@ PLAIN = (
     "lookup_reference",
     "lookup_parts_div",
     "sparse_sqrtn",
+    "sparse_mean_reference",
     "safe_sparse_weighted",
     "matrix_factorization",
     "shared",
