@@ -52,9 +52,11 @@ class OffsetsOp : public AsyncOpKernel {
     TableRef table;
     OP_REQUIRES_OK_ASYNC(context, GetTable(context, 0, &table), done);
     auto& writers = VariableWriters::Global();
+    const uint64_t incarnation = context->device()->attributes().incarnation();
     if (context->step_container() == nullptr) {
-      writers.SetOthers(tensorflow::HandleFromInput(context, 1).name());
-    } else if (!writers.OnlyReads(name())) {
+      writers.SetOthers(incarnation,
+                        tensorflow::HandleFromInput(context, 1).name());
+    } else if (!writers.OnlyReads(incarnation, name())) {
       // Held by what is called then.
       const std::shared_ptr<TableRef> held =
           std::make_shared<TableRef>(std::move(table));

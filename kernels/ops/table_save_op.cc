@@ -126,7 +126,8 @@ class TableSaveOp : public AsyncOpKernel {
     for (int i = 0; i < num_variables_; ++i) {
       names.push_back(tensorflow::HandleFromInput(context, 2 + i).name());
     }
-    return VariableWriters::Global().Of(names);
+    return VariableWriters::Global().Of(
+        context->device()->attributes().incarnation(), names);
   }
 
   mxrec::SaveRequest request_;  // what the attributes say

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorflow/core/common_runtime/device_set.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/graph/graph.h"
@@ -90,32 +91,32 @@ class WritersOfGraph {
  public:
   explicit WritersOfGraph(const Graph& graph) : graph_(graph) {}
 
-  void Note(bool is_whole,
-            const tensorflow::FunctionLibraryDefinition* library) {
-    auto& writers = VariableWriters::Global();
-    FindVariables();
-    if (library != nullptr) NoteFunctions(*library);
+  // A graph that is not whole tells of what it has alone.
+  void Note(bool is_whole, const tensorflow::FunctionLibraryDefinition* library,
+            VariableWriters::Session* session) {
+    if (offsets_.empty() && tables_.empty()) FindVariables();
+    if (library != nullptr) NoteFunctions(*library, session);
     for (const Node* const node : graph_.op_nodes()) {
       if (node->type_string() != "VarHandleOp") continue;
       const std::string name = StringAttr(node, "shared_name");
-      if (tables_.count(name) == 0 && !writers.IsSeen(name)) continue;
-      if (!FollowHandle(node, name)) writers.SetOthers(name);
+      if (tables_.count(name) == 0 && session->seen.count(name) == 0) continue;
+      if (!FollowHandle(node, name)) session->others.insert(name);
     }
-    for (const std::string& node : trains_) writers.SetTrains(node);
+    session->trains.insert(trains_.begin(), trains_.end());
     if (!is_whole) return;
-    for (const std::string& name : saved_) writers.SetSeen(name);
+    session->seen.insert(saved_.begin(), saved_.end());
     for (const std::string& node : offsets_) {
-      if (trains_.count(node) == 0) writers.SetReads(node);
+      if (trains_.count(node) == 0) session->reads.insert(node);
     }
   }
 
-  // Of the variables that Note would look at, none may be in a function.
-  static void NoteFunctionGraph(const Graph& graph) {
-    auto& writers = VariableWriters::Global();
+  // The body of a function: what it does with a variable is not followed.
+  static void NoteFunctionGraph(const Graph& graph,
+                                VariableWriters::Session* session) {
     for (const Node* const node : graph.op_nodes()) {
       if (node->type_string() != "VarHandleOp") continue;
       const std::string name = StringAttr(node, "shared_name");
-      if (writers.IsSeen(name)) writers.SetOthers(name);
+      if (session->seen.count(name) > 0) session->others.insert(name);
     }
   }
 
@@ -125,7 +126,7 @@ class WritersOfGraph {
       const std::string& op = node->type_string();
       if (!StartsWith(op, "MxRec")) continue;
       if (op == "MxRecOffsets") {
-        AddVariable(node, 1);
+        rows_.insert(AddVariable(node, 1));
         offsets_.push_back(node->name());
       } else if (op == "MxRecTableSave") {
         const int variables = IntAttr(node, "V");
@@ -147,9 +148,9 @@ class WritersOfGraph {
     return name;
   }
 
-  void NoteFunctions(const tensorflow::FunctionLibraryDefinition& library) {
+  void NoteFunctions(const tensorflow::FunctionLibraryDefinition& library,
+                     VariableWriters::Session* session) const {
     if (tables_.empty()) return;
-    auto& writers = VariableWriters::Global();
     for (const std::string& function : library.ListFunctionNames()) {
       const auto* const definition = library.Find(function);
       if (definition == nullptr) continue;
@@ -157,8 +158,9 @@ class WritersOfGraph {
         if (node.op() != "VarHandleOp") continue;
         const auto attr = node.attr().find("shared_name");
         if (attr == node.attr().end()) continue;
-        const std::string name = attr->second.s();
-        if (tables_.count(name) > 0) writers.SetOthers(name);
+        if (tables_.count(attr->second.s()) > 0) {
+          session->others.insert(attr->second.s());
+        }
       }
     }
   }
@@ -209,19 +211,18 @@ class WritersOfGraph {
     }
     if (value == nullptr) return false;
     if (value->src()->type_string() == "MxRecFreshRows") return true;
-    // Of slots: values of nothing but constants.
+    if (rows_.count(variable) > 0) return false;
+    // Of slots: what depends on constants alone.
     std::set<const Node*> seen;
     std::vector<const Node*> rest = {value->src()};
     while (!rest.empty()) {
       const Node* const next = rest.back();
       rest.pop_back();
       if (!seen.insert(next).second) continue;
-      const bool is_pure = next->type_string() == "Const" ||
-                           next->type_string() == "Fill" ||
-                           next->type_string() == "Identity" ||
-                           next->type_string() == "ZerosLike" ||
-                           next->type_string() == "Reshape";
-      if (!is_pure) return false;
+      if (next->op_def().is_stateful() ||
+          StartsWith(next->type_string(), "Placeholder")) {
+        return false;
+      }
       for (const Edge* const edge : next->in_edges()) {
         if (!edge->IsControlEdge()) rest.push_back(edge->src());
       }
@@ -265,9 +266,10 @@ class WritersOfGraph {
 
   const Graph& graph_;
   std::map<std::string, std::set<std::string>> tables_;  // by variable
-  std::set<std::string> saved_;                          // variables
-  std::vector<std::string> offsets_;                     // nodes
-  std::set<std::string> trains_;                         // of those
+  std::set<std::string> rows_;        // variables that are looked up
+  std::set<std::string> saved_;       // variables
+  std::vector<std::string> offsets_;  // nodes
+  std::set<std::string> trains_;      // of those
 };
 
 class VariableWritersPass : public tensorflow::GraphOptimizationPass {
@@ -277,15 +279,26 @@ class VariableWritersPass : public tensorflow::GraphOptimizationPass {
     if (options.graph == nullptr || *options.graph == nullptr) {
       return tensorflow::Status();
     }
-    if (options.is_function_graph) {
-      WritersOfGraph::NoteFunctionGraph(**options.graph);
-      return tensorflow::Status();
-    }
     // Else it is what one run of the session needs.
     const bool is_whole =
         options.session_options != nullptr &&
         !options.session_options->config.graph_options().place_pruned_graph();
-    WritersOfGraph(**options.graph).Note(is_whole, options.flib_def);
+    WritersOfGraph graph(**options.graph);
+    const auto note = [&](VariableWriters::Session* session) {
+      if (options.is_function_graph) {
+        WritersOfGraph::NoteFunctionGraph(**options.graph, session);
+      } else {
+        graph.Note(is_whole, options.flib_def, session);
+      }
+    };
+    auto& writers = VariableWriters::Global();
+    if (options.device_set == nullptr) {
+      writers.ChangeAll(note);
+    } else {
+      for (const tensorflow::Device* device : options.device_set->devices()) {
+        writers.Change(device->attributes().incarnation(), note);
+      }
+    }
     return tensorflow::Status();
   }
 };

@@ -2,6 +2,8 @@
 #ifndef MXREC_OPS_VARIABLE_WRITERS_H_
 #define MXREC_OPS_VARIABLE_WRITERS_H_
 
+#include <cstdint>
+#include <map>
 #include <mutex>
 #include <string>
 #include <unordered_set>
@@ -9,10 +11,10 @@
 
 namespace mxrec_ops {
 
-// What the graphs of this process, each looked at before a session runs it (see
+// What the graphs of a session, each looked at before it runs (see
 // variable_writers.cc), say of variables, by the names of their handles, and of
-// MxRecOffsets nodes. What one of them says against a variable stays: names are
-// not bound to sessions.
+// MxRecOffsets nodes. What one of them says against a variable stays. A session
+// is known by the incarnation of any of its devices.
 //
 // Thread-safe.
 class VariableWriters {
@@ -22,53 +24,57 @@ class VariableWriters {
     kLookedUpRows,  // written are rows that their step has looked up, alone
     kOthers         // or something else, or that cannot be told
   };
+  using Names = std::unordered_set<std::string>;
+  struct Session {
+    Names seen;    // variables of tables that are saved
+    Names others;  // variables that may be written in another way
+    Names reads;   // nodes whose offsets lead to no writer
+    Names trains;  // and those that do, in some graph
+  };
 
   static VariableWriters& Global() {
     static VariableWriters* const writers = new VariableWriters;
     return *writers;
   }
   // Of several variables the worst.
-  Known Of(const std::vector<std::string>& variables) const {
+  Known Of(uint64_t incarnation,
+           const std::vector<std::string>& variables) const {
     std::lock_guard<std::mutex> lock(mutex_);
+    const auto session = sessions_.find(incarnation);
+    if (session == sessions_.end()) return Known::kNothing;
     bool all_seen = true;
     for (const std::string& variable : variables) {
-      if (others_.count(variable) > 0) return Known::kOthers;
-      all_seen &= seen_.count(variable) > 0;
+      if (session->second.others.count(variable) > 0) return Known::kOthers;
+      all_seen &= session->second.seen.count(variable) > 0;
     }
     return all_seen ? Known::kLookedUpRows : Known::kNothing;
   }
-  void SetSeen(const std::string& variable) {
+  bool OnlyReads(uint64_t incarnation, const std::string& node) const {
     std::lock_guard<std::mutex> lock(mutex_);
-    seen_.insert(variable);
+    const auto session = sessions_.find(incarnation);
+    return session != sessions_.end() &&
+           session->second.reads.count(node) > 0 &&
+           session->second.trains.count(node) == 0;
   }
-  void SetOthers(const std::string& variable) {
+  void SetOthers(uint64_t incarnation, const std::string& variable) {
     std::lock_guard<std::mutex> lock(mutex_);
-    others_.insert(variable);
+    sessions_[incarnation].others.insert(variable);
   }
-  bool IsSeen(const std::string& variable) const {
+  // Calls note(session) for one, or for all that there are.
+  template <typename Note>
+  void Change(uint64_t incarnation, const Note& note) {
     std::lock_guard<std::mutex> lock(mutex_);
-    return seen_.count(variable) > 0;
+    note(&sessions_[incarnation]);
   }
-  // Whether a node's offsets lead to no writer.
-  bool OnlyReads(const std::string& node) const {
+  template <typename Note>
+  void ChangeAll(const Note& note) {
     std::lock_guard<std::mutex> lock(mutex_);
-    return reads_.count(node) > 0 && trains_.count(node) == 0;
-  }
-  void SetReads(const std::string& node) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    reads_.insert(node);
-  }
-  void SetTrains(const std::string& node) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    trains_.insert(node);
+    for (auto& session : sessions_) note(&session.second);
   }
 
  private:
   mutable std::mutex mutex_;
-  std::unordered_set<std::string> seen_;
-  std::unordered_set<std::string> others_;
-  std::unordered_set<std::string> reads_;
-  std::unordered_set<std::string> trains_;
+  std::map<uint64_t, Session> sessions_;
 };
 
 }  // namespace mxrec_ops

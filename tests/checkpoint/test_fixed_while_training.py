@@ -223,8 +223,7 @@ WRITERS = {
 @pytest.mark.parametrize("kind", WRITERS)
 def test_writers_that_may_write_any_row_are_noticed(tmp_path, kind):
     start(False)
-    # Names are remembered for the life of the process.
-    table = create_table(tf.int64, DIM, f"w{list(WRITERS).index(kind)}", device_vocabulary_size=CAPACITY)
+    table = create_table(tf.int64, DIM, "t", tf1.zeros_initializer(), device_vocabulary_size=CAPACITY)
     ids = tf1.placeholder(tf.int64, [None])
     found = sparse_lookup(table, ids)
     step = lazy_adam.create_hash_optimizer(0.1).minimize(tf.reduce_sum(tf.square(found)))
