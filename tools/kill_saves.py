@@ -34,17 +34,18 @@ from mx_rec.checkpoint.versions import versions
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_LOCAL_EMB, ASCEND_TIMESTAMP
 from mx_rec.core import graph_state
 from mx_rec.core.embedding import create_table, sparse_lookup
-from mx_rec.core.feature_process import evict
 from mx_rec.optimizers import adagrad, adagrad_by_addr, lazy_adam, lazy_adam_by_addr
 from mx_rec.saver.saver import save_incremental
-from mx_rec.util.initialize import init
+from mx_rec.util.initialize import init, terminate_config_initializer
 
 tf1 = tf.compat.v1
 KEYS, BATCH, KEPT = 6000, 1500, 3
 
 
 class Trainer:
-    """Two tables and a dense variable."""
+    """Two tables and a dense variable. The graph is built once; each process opens a session of its own."""
+
+    session: tf1.Session
 
     def __init__(self, is_fixed: bool, ages: bool, counts_updates: bool) -> None:
         self.ages = ages
@@ -80,10 +81,28 @@ class Trainer:
         self.step = tf.group(*steps)
         self.keys = tf1.placeholder(tf.int64, [None])
         self.contents = [_rows_of_fixed(table, self.keys) if is_fixed else None for table in self.tables]
+        for table in self.tables:
+            table.prepare("export", "history", *(["evict"] if ages else []))
+        self.initializer = tf1.global_variables_initializer()
         self.saver = tf1.train.Saver(max_to_keep=KEPT)
-        self.session = tf1.Session(
-            config=tf1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=2)
-        )
+        self.graph = tf1.get_default_graph()
+
+    @classmethod
+    def of_kind(cls, kind: set[str], seed: int) -> Trainer:
+        """What the process of a seed trains."""
+        is_fixed = "fixed" in kind or ("any" in kind and seed % 2 == 1)
+        terminate_config_initializer()
+        init(use_dynamic_expansion=not is_fixed)
+        with tf.Graph().as_default():
+            # How many updates there were is of a mode.
+            trainer = cls(is_fixed, ages="aging" in kind, counts_updates="any" not in kind)
+        return trainer
+
+    def open(self) -> None:
+        """The session, in the process that uses it."""
+        config = tf1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=2)
+        config.graph_options.rewrite_options.disable_meta_optimizer = True  # it would take most of a process's time
+        self.session = tf1.Session(graph=self.graph, config=config)
 
     def digest(self) -> str:
         """Of all that is saved; the same of a table that grows and of one of fixed capacity."""
@@ -117,7 +136,8 @@ class Trainer:
         step = int(self.session.run(self.global_step))
         self.session.run(self.step, {self.ids: ids, self.time: step})
         if self.ages and step % 3 == 0:
-            evict(self.session)
+            for table in self.tables:
+                table.evict(self.session)
 
 
 def _rows_of_fixed(table, keys: tf.Tensor) -> tf.Tensor:
@@ -127,17 +147,13 @@ def _rows_of_fixed(table, keys: tf.Tensor) -> tf.Tensor:
     return tf.concat([tf.gather(variable, offsets) for variable in (table.variable, *slots.variables)], axis=1)
 
 
-def child(directory: str, pipe: int, seed: int, kind: set[str]) -> None:
+def child(directory: str, pipe: int, seed: int, trainer: Trainer) -> None:
     """Until it is killed."""
     say = os.fdopen(pipe, "w", buffering=1)
-    tf1.disable_eager_execution()
-    is_fixed = "fixed" in kind or ("any" in kind and seed % 2 == 1)
-    init(use_dynamic_expansion=not is_fixed)
-    # How many updates there were is of a mode.
-    trainer = Trainer(is_fixed, ages="aging" in kind, counts_updates="any" not in kind)
+    trainer.open()
     latest = tf.train.latest_checkpoint(directory)
     if latest is None:
-        trainer.session.run(tf1.global_variables_initializer())
+        trainer.session.run(trainer.initializer)
     else:
         found = versions(directory)
         for prefix in {latest, found[-1].prefix}:
@@ -162,7 +178,7 @@ def child(directory: str, pipe: int, seed: int, kind: set[str]) -> None:
 
 
 def run_round(
-    directory: str, seed: int, kind: set[str], announced: dict[str, str], done: list[str], delay: float
+    directory: str, seed: int, trainer: Trainer, announced: dict[str, str], done: list[str], delay: float
 ) -> int:
     """One process from its start to its end; how many saves it finished."""
     read_end, write_end = os.pipe()
@@ -170,7 +186,8 @@ def run_round(
     if pid == 0:
         try:
             os.close(read_end)
-            child(directory, write_end, seed, kind)
+            with trainer.graph.as_default():
+                child(directory, write_end, seed, trainer)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -215,6 +232,8 @@ def main() -> None:
     if not kind <= {"growing", "fixed", "any", "aging"} or len(kind - {"aging"}) > 1:
         parser.error(f"--kind must be of growing, fixed, any, and aging, got {arguments.kind!r}")
     rng = random.Random(arguments.seed)
+    tf1.disable_eager_execution()
+    trainers = [Trainer.of_kind(kind, arguments.seed + i) for i in range(2 if "any" in kind else 1)]
     with tempfile.TemporaryDirectory() as directory:
         announced: dict[str, str] = {}
         done: list[str] = []
@@ -223,7 +242,8 @@ def main() -> None:
         for i in range(arguments.rounds):
             before = len(announced)
             delay = rng.uniform(0, arguments.longest)
-            finished = run_round(directory, arguments.seed + i, kind, announced, done, delay)
+            trainer = trainers[i % len(trainers)]
+            finished = run_round(directory, arguments.seed + i, trainer, announced, done, delay)
             interrupted += len(announced) - before > finished
             most_files = max(most_files, len(os.listdir(directory)))
             if i % 50 == 49:

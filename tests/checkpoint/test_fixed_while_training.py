@@ -16,8 +16,10 @@ from mx_rec.checkpoint import read_saved_table
 from mx_rec.constants.constants import ASCEND_TIMESTAMP
 from mx_rec.core.embedding import create_table, sparse_lookup
 from mx_rec.core.feature_process import evict
+from mx_rec.graph.modifier import modify_graph_and_start_emb_cache
 from mx_rec.optimizers import adagrad, ftrl, gradient_descent, lazy_adam
 from mx_rec.saver.saver import save_incremental
+from mx_rec.util.initialize import get_initializer
 
 tf1 = tf.compat.v1
 CAPACITY, DIM, KEYS, STEPS = 30000, 32, 10000, 30
@@ -262,3 +264,55 @@ def test_a_run_that_trains_and_saves_does_not_wait_for_itself(tmp_path):
         assert time.monotonic() - begin < 30
         assert any(".data-" in name for name in os.listdir(tmp_path))
         train(model, session, 2)
+
+
+def _two_lookups(table, ids):
+    return tf.concat([sparse_lookup(table, ids), sparse_lookup(table, ids + 1)], axis=0)
+
+
+def _pooled(table, ids):
+    return sparse_lookup(table, tf.RaggedTensor.from_row_lengths(ids, [1, 2]), combiner="sum")
+
+
+def _of_evaluation(table, ids):
+    return sparse_lookup(table, ids) + sparse_lookup(table, ids, is_train=False)
+
+
+SCRIPTS = {
+    "two lookups": (_two_lookups, False),
+    "pooled": (_pooled, False),
+    # A key without a row reads row 0, which no lookup has found: its gradient is zeros, but moments move.
+    "gradients of evaluation": (_of_evaluation, True),
+}
+
+
+@pytest.mark.parametrize("rewrites", [False, True], ids=["as it is", "rewritten"])
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("stock", [False, True], ids=["ours", "stock"])
+def test_known_writers_are_recognised_in_all_kinds_of_scripts(tmp_path, script, rewrites, stock):
+    start(False)
+    look_up, expected = SCRIPTS[script]
+    table = create_table(
+        tf.int64, DIM, "t", tf1.zeros_initializer(), device_vocabulary_size=CAPACITY, padding_keys=[5],
+        padding_keys_mask=True, padding_keys_len=1,
+    )  # fmt: skip
+    dataset = tf.data.Dataset.from_tensor_slices(np.arange(60, dtype=np.int64)).batch(3, drop_remainder=True)
+    iterator = tf1.data.make_initializable_iterator(dataset)
+    loss = tf.reduce_sum(tf.square(look_up(table, iterator.get_next()) - 0.5))
+    if stock:
+        optimizer = tf1.train.GradientDescentOptimizer(0.1)
+        gradients = optimizer.compute_gradients(loss, [table.variable])
+    else:
+        optimizer = lazy_adam.create_hash_optimizer(0.1)
+        gradients = optimizer.compute_gradients(loss)
+    clipped, _ = tf.clip_by_global_norm([gradient for gradient, _ in gradients], 1.0)
+    step = optimizer.apply_gradients(zip(clipped, [variable for _, variable in gradients]))
+    saver = tf1.train.Saver()
+    initializer = iterator.initializer
+    if rewrites:
+        modify_graph_and_start_emb_cache()
+        initializer = get_initializer(True)
+    with tf1.Session() as session:
+        session.run([tf1.global_variables_initializer(), initializer])
+        session.run(step)
+        assert stood_still(saver.save(session, f"{tmp_path}/m", 1)) == expected
