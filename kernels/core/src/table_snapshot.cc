@@ -431,15 +431,20 @@ Status TableImpl::CopyPending(Snapshot* snapshot, int64_t* row,
         break;
       }
       snapshot->Append(access, pending, buffer);
-      if (is_fixed()) elsewhere.push_back(pending);
-      copied |= uint64_t{1} << bit;
+      if (is_fixed()) {
+        elsewhere.push_back(pending);
+      } else {
+        copied |= uint64_t{1} << bit;
+      }
       word &= word - 1;
     }
     if (copied != 0) {
       words[first >> 6].fetch_and(~copied, std::memory_order_release);
     }
   }
+  // Who sees that a row is not pending writes it without a lock of the table.
   snapshot->ReadElsewhere(elsewhere, buffer);
+  for (const RowIndex row : elsewhere) snapshot->ClearPending(row);
   return Status::Ok();
 }
 
