@@ -95,8 +95,7 @@ class Trainer:
         init(use_dynamic_expansion=not is_fixed)
         with tf.Graph().as_default():
             # How many updates there were is of a mode.
-            trainer = cls(is_fixed, ages="aging" in kind, counts_updates="any" not in kind)
-        return trainer
+            return cls(is_fixed, ages="aging" in kind, counts_updates="any" not in kind)
 
     def open(self) -> None:
         """The session, in the process that uses it."""
@@ -250,8 +249,8 @@ def main() -> None:
                 sys.stdout.write(f"round {i + 1}: {len(done)} saves, {interrupted} killed while saving\n")
                 sys.stdout.flush()
         sys.stdout.write(
-            f"{arguments.kind}: {arguments.rounds} kills, {interrupted} of them during one of {len(announced)} saves; every newest "
-            f"checkpoint held exactly what was saved; at most {most_files} files in the directory\n"
+            f"{arguments.kind}: {arguments.rounds} kills, {interrupted} of them during one of {len(announced)} saves; "
+            f"every newest checkpoint held exactly what was saved; at most {most_files} files in the directory\n"
         )
 
 

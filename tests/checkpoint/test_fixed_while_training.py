@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import threading
 import time
@@ -170,6 +171,49 @@ def test_what_is_saved_while_training_is_of_one_instant(tmp_path, optimizer):
         assert [read_saved_table(prefix, "t").manifest.steps for prefix in prefixes] == [i + 1 for i in at]
 
 
+def test_several_threads_train_several_tables(tmp_path):
+    """Each step of a thread adds 1 to all rows of its keys in both tables."""
+    start(False)
+    names, size = ("a", "b"), 4000
+    tables = [
+        create_table(tf.int64, DIM, name, tf1.zeros_initializer(), device_vocabulary_size=3 * size) for name in names
+    ]
+    ids = tf1.placeholder(tf.int64, [None])
+    loss = tf.add_n([-tf.reduce_sum(sparse_lookup(table, ids)) for table in tables])
+    step = gradient_descent.create_hash_optimizer(1.0).minimize(loss)
+    saver = tf1.train.Saver(max_to_keep=None)
+    errors: list[Exception] = []
+    stop = threading.Event()
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+
+        def train(worker: int) -> None:
+            try:
+                while not stop.is_set():
+                    session.run(step, {ids: np.arange(size) + worker * size})
+            except Exception as error:  # shown by the test
+                errors.append(error)
+
+        threads = [threading.Thread(target=train, args=(worker,)) for worker in range(3)]
+        for thread in threads:
+            thread.start()
+        prefixes = [saver.save(session, f"{tmp_path}/m", n, write_meta_graph=False) for n in range(8)]
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not errors, errors[0]
+    for prefix, name in itertools.product(prefixes, names):
+        table = read_saved_table(prefix, name)
+        assert table.manifest.notes["rows_stood_still"] == "0"
+        for worker in range(3):
+            values = [
+                block.columns[what][block.columns["keys"] // size == worker]
+                for block in table.blocks()
+                for what in ("rows", "counts")
+            ]
+            assert len({*np.concatenate([array.ravel() for array in values]).tolist()}) <= 1
+
+
 def test_deltas_with_admission_and_eviction_while_training(tmp_path):
     start(False)
     model = build(
@@ -253,7 +297,9 @@ def test_a_run_that_trains_and_saves_does_not_wait_for_itself(tmp_path):
         train(model, session, 0)
         saver_def = model.saver.as_saver_def()
         graph = tf1.get_default_graph()
-        (save_op,) = [op for op in graph.get_operations() if op.type == "MxRecTableSave" and op.name.startswith("save_1")]
+        (save_op,) = [
+            op for op in graph.get_operations() if op.type == "MxRecTableSave" and op.name.startswith("save_1")
+        ]
         (find,) = [op for op in graph.get_operations() if op.type == "MxRecFindOrInsert"]
         begin = time.monotonic()
         session.run(

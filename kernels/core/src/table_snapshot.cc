@@ -1,6 +1,7 @@
 // Saving a table while it is used.
 #include <algorithm>
 #include <chrono>
+#include <thread>
 #include <utility>
 
 #include "hash.h"
@@ -16,6 +17,9 @@ constexpr int64_t kBufferShare = 20;
 constexpr int64_t kRowsPerLook = 1 << 16;
 constexpr size_t kEvictedPerBlock = 1 << 16;
 constexpr int64_t kHistoryPerBlock = 1 << 15;
+// For those who write: at first so small a part of the whole wait.
+constexpr int kFirstWait = 64;
+constexpr std::chrono::milliseconds kLeastWait{5};
 
 const char* NameOf(InitializerKind kind) {
   switch (kind) {
@@ -176,9 +180,16 @@ void TableImpl::BeginTracking(const SaveRequest& request, int64_t rows) {
 // everybody from that until it is dropped.
 bool TableImpl::ShareRows(const SaveRequest& request, ClosedGate* closed,
                           int64_t* steps) {
-  if (!is_fixed() || !request.share_rows ||
-      !writers_->Close(request.wait_for_writes)) {
-    return false;
+  if (!is_fixed() || !request.share_rows) return false;
+  // Longer and longer, and open in between: the saves of two tables might each
+  // wait for a step that waits at the other's gate.
+  std::chrono::milliseconds left = request.wait_for_writes;
+  std::chrono::milliseconds wait = std::max(left / kFirstWait, kLeastWait);
+  while (!writers_->Close(std::min(wait, left))) {
+    left -= wait;
+    wait *= 2;
+    if (left.count() <= 0) return false;
+    std::this_thread::sleep_for(kLeastWait);
   }
   closed->reset(writers_.get());
   const bool shares = request.share_rows(steps);

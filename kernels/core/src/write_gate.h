@@ -2,8 +2,10 @@
 #ifndef MXREC_SRC_WRITE_GATE_H_
 #define MXREC_SRC_WRITE_GATE_H_
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -24,6 +26,13 @@ class RowWrites {
   void Add(Span<const int64_t> offsets) {
     std::lock_guard<std::mutex> lock(mutex_);
     offsets_.insert(offsets_.end(), offsets.begin(), offsets.end());
+    if (static_cast<int64_t>(offsets_.size()) < next_look_) return;
+    // Of a step that does not end (TensorFlow's eager ones), each once.
+    std::sort(offsets_.begin(), offsets_.end());
+    offsets_.erase(std::unique(offsets_.begin(), offsets_.end()),
+                   offsets_.end());
+    next_look_ = std::max<int64_t>(2 * static_cast<int64_t>(offsets_.size()),
+                                   kFirstLook);
   }
   template <typename Visit>
   void ForEach(const Visit& visit) const {
@@ -34,8 +43,11 @@ class RowWrites {
   }
 
  private:
+  static constexpr int64_t kFirstLook = 1 << 20;
+
   mutable std::mutex mutex_;
   std::vector<int64_t> offsets_;
+  int64_t next_look_ = kFirstLook;
 };
 
 // Who writes is inside. For a moment a save closes the gate and has nobody

@@ -98,6 +98,7 @@ TEST(Sharing_ASaveWaitsForStepsAndStepsWaitForItsBeginning) {
   f.Train({1, 2, 3});
   auto writes = BeginWrites(f.table.get());
   bool shared = false;
+  f.request.wait_for_writes = std::chrono::minutes(5);
   f.request.share_rows = [&](int64_t* steps) {
     // Nobody begins now.
     std::shared_ptr<RowWrites> none;
@@ -122,6 +123,39 @@ TEST(Sharing_ASaveWaitsForStepsAndStepsWaitForItsBeginning) {
   EXPECT_EQ(saved.manifest.steps, 7);
   EXPECT_FALSE(f.table->WaitForWrites([&] { ++called; }));
   EXPECT_EQ(called.load(), 1);
+}
+
+// Each of two saves has a gate closed behind which a step waits that the other
+// one waits for.
+TEST(Sharing_SavesOfTwoTablesDoNotWaitForEachOther) {
+  Fixture a, b;
+  a.Train({1});
+  b.Train({1});
+  std::atomic<int> inside{0};
+  std::atomic<int> closed{0};
+  const auto step = [&](Fixture* first, Fixture* second) {
+    const auto writes = BeginWrites(first->table.get());
+    ++inside;
+    while (closed < 2) std::this_thread::yield();
+    BeginWrites(second->table.get());
+  };
+  const auto save = [&](Fixture* fixture) {
+    fixture->request.wait_for_writes = std::chrono::minutes(1);
+    SavedTable saved;
+    EXPECT_OK(fixture->table->Save(fixture->request, &saved));
+    EXPECT_EQ(saved.manifest.notes["rows_stood_still"], "0");
+  };
+  std::vector<std::thread> threads;
+  threads.emplace_back([&] { step(&a, &b); });
+  threads.emplace_back([&] { step(&b, &a); });
+  while (inside < 2) std::this_thread::yield();
+  threads.emplace_back([&] { save(&a); });
+  threads.emplace_back([&] { save(&b); });
+  for (Fixture* const fixture : {&a, &b}) {
+    while (!fixture->table->WaitForWrites([] {})) std::this_thread::yield();
+    ++closed;
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(Sharing_RowsAreHeldIfAStepDoesNotEnd) {
