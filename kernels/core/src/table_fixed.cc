@@ -56,7 +56,7 @@ Status TableImpl::InitializeRows(
 }
 
 Status TableImpl::BeginWrites(std::shared_ptr<RowWrites>* writes) {
-  if (!is_fixed()) return WrongKind("writing rows");
+  if (!is_fixed()) return WrongKind("an offset");
   *writes = writers_->Enter();
   return Status::Ok();
 }

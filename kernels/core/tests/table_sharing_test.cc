@@ -1,8 +1,10 @@
 // Saves of tables of fixed capacity that let steps write rows meanwhile.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <thread>
@@ -222,6 +224,42 @@ TEST(Sharing_WhatAStepWritesAfterAHeldSaveIsInTheNextDelta) {
     EXPECT_EQ(saved.manifest.rows, 1);
     EXPECT_EQ(f.Restored(saved).at(2).row[0], shares ? 3.0f : 2.0f);
     EXPECT_EQ(save(SaveKind::kDelta).manifest.rows, 0);
+  }
+}
+
+// Steps do not wait for a disk that takes no more.
+TEST(Sharing_StepsGoOnWhenTheDiskIsFull) {
+  Fixture f;
+  f.Train(KeyRange(0, kKeys));
+  std::atomic<bool> stop{false};
+  std::atomic<int> steps{0};
+  std::thread training([&] {
+    while (!stop) {
+      f.Train(KeyRange(0, kKeys));
+      ++steps;
+    }
+  });
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit old_limit;
+  getrlimit(RLIMIT_FSIZE, &old_limit);
+  rlimit limit = old_limit;
+  limit.rlim_cur = 1 << 20;
+  setrlimit(RLIMIT_FSIZE, &limit);
+  SavedTable saved;
+  const Status status = f.table->Save(f.request, &saved);
+  setrlimit(RLIMIT_FSIZE, &old_limit);
+  std::signal(SIGXFSZ, old_handler);
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  const int steps_then = steps;
+  while (steps < steps_then + 2) std::this_thread::yield();
+  EXPECT_OK(f.table->Save(f.request, &saved));
+  stop = true;
+  training.join();
+  const auto rows = f.Restored(saved);
+  EXPECT_EQ(rows.size(), kKeys);
+  for (const auto& [key, row] : rows) {
+    EXPECT_EQ(row.row[0], rows.begin()->second.row[0]);
+    EXPECT_EQ(row.row[2 * kDim - 1], row.row[0]);
   }
 }
 
