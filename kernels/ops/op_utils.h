@@ -49,9 +49,12 @@ class TableResource final : public tensorflow::ResourceBase {
   explicit TableResource(std::shared_ptr<mxrec::Table> table)
       : table_(std::move(table)),
         step_name_("mx_rec_step_of_" +
-                   std::to_string(reinterpret_cast<uintptr_t>(table_.get()))) {}
-  // Of what stands for the table in the container of a step.
+                   std::to_string(reinterpret_cast<uintptr_t>(table_.get()))),
+        writes_name_("mx_rec_writes_of_" + step_name_) {}
+  // Of what stands for the table in the container of a step, and for writes of
+  // its rows that are a variable.
   const std::string& step_name() const { return step_name_; }
+  const std::string& writes_name() const { return writes_name_; }
   mxrec::Table& table() const { return *table_; }
   std::string DebugString() const override {
     return "mx_rec table '" + table_->options().name + "'";
@@ -64,6 +67,7 @@ class TableResource final : public tensorflow::ResourceBase {
  private:
   const std::shared_ptr<mxrec::Table> table_;
   const std::string step_name_;
+  const std::string writes_name_;
 };
 
 using TableRef = tensorflow::core::RefCountPtr<TableResource>;

@@ -975,6 +975,44 @@ TEST(Checkpoint_DeltasHoldWhatHasChanged) {
   EXPECT_TRUE(status.message().find(part) != std::string::npos);
 }
 
+// What a key was met counts until a save that has it is complete.
+TEST(Checkpoint_AFailedDeltaForgetsNoMeetings) {
+  const TemporaryDirectory directory;
+  TableOptions options = Options("t", 2);
+  options.admission.record_times = true;
+  const auto table = MakeTable(options);
+  const auto meet = [&](Key key, int32_t times) {
+    const std::vector<int32_t> counts = {times};
+    Occurrences seen;
+    seen.counts = counts;
+    const std::vector<int64_t> time = {1};
+    seen.times = time;
+    std::vector<Address> address(1);
+    ASSERT_OK(
+        table->FindOrAdmit(std::vector<Key>{key}, {}, seen, address, Serial()));
+  };
+  int number = 0;
+  const auto save = [&](bool completes) {
+    return SaveAs(table.get(), directory / ("m-" + std::to_string(number++)),
+                  SaveKind::kDelta, completes, 3)
+        .manifest.rows;
+  };
+  meet(1, 1);
+  EXPECT_EQ(save(true), 1);  // the first is full
+  meet(1, 3);
+  meet(2, 2);
+  EXPECT_EQ(save(false), 1);
+  meet(2, 1);
+  EXPECT_EQ(save(false), 2);
+  EXPECT_EQ(save(true), 2);
+  EXPECT_EQ(save(true), 0);
+  // Those of before that are over.
+  meet(1, 2);
+  EXPECT_EQ(save(true), 0);
+  meet(1, 1);
+  EXPECT_EQ(save(true), 1);
+}
+
 // Keys that a delta leaves out are not counted in it until they are saved.
 TEST(Checkpoint_TheSizeOfADeltaIsOfWhatTheFilesHold) {
   const TemporaryDirectory directory;

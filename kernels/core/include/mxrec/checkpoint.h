@@ -137,6 +137,12 @@ class TableFileWriter {
   // An empty buffer, waiting for one that has been written; null after a
   // failure. Give it back with Submit, written if it has elements.
   std::unique_ptr<BlockBuffer> Take();
+  // For who is in no hurry: leaves some to those who are.
+  std::unique_ptr<BlockBuffer> TakeUnhurried();
+  // Without waiting: null if there is none. After a failure that is for ever.
+  std::unique_ptr<BlockBuffer> TryTake();
+  // Until TryTake may give one, or has failed.
+  void WaitForBuffer();
   void Submit(std::unique_ptr<BlockBuffer> buffer);
   // A block of any columns; waits until it is written.
   Status WriteBlock(BlockBuffer* buffer);
