@@ -11,7 +11,9 @@ import tensorflow as tf
 from mx_rec.core.asc.feature_spec import FeatureSpec
 from mx_rec.core.asc.helper import get_asc_insert_func
 from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.errors import GraphRewriteError
 from mx_rec.graph import modify_graph_and_start_emb_cache
+from mx_rec.graph.acg_push_ops import ACGPushOpsToDatasetHook
 from mx_rec.graph.hooks import LookupSubgraphSlicerHook, OrphanLookupKeySlicerHook
 from mx_rec.graph.modifier import GraphModifierHook
 from mx_rec.graph.view import GraphView
@@ -118,7 +120,8 @@ def test_the_conversion_moves_with_the_rewrite(rewritten):
     np.testing.assert_array_equal(got, _rows_of(lambda: tf.constant(ROWS, tf.int64))[0])
 
 
-def test_the_conversion_moves_with_what_a_slicer_names(tmp_path, monkeypatch):
+@pytest.mark.parametrize("older", [False, True])
+def test_the_conversion_moves_with_what_a_slicer_names(older, tmp_path, monkeypatch):
     """A lookup of constant ids and one of parsed ids, as an Estimator's hooks move them."""
     monkeypatch.chdir(tmp_path)
     init(use_dynamic_expansion=True)
@@ -126,9 +129,12 @@ def test_the_conversion_moves_with_what_a_slicer_names(tmp_path, monkeypatch):
     constant = tf.constant(1, shape=[1, 2], dtype=tf.int64) + 1 - 1
     table = _table()
     result = [sparse_lookup(table, each, is_grad=False) for each in (_parsed(ids), constant)]
-    hooks = [OrphanLookupKeySlicerHook(), LookupSubgraphSlicerHook(["StringToNumber"]), GraphModifierHook()]
-    with tf1.train.MonitoredSession(hooks=hooks) as session:
+    hooks = [OrphanLookupKeySlicerHook(), LookupSubgraphSlicerHook(["StringToNumber"])]
+    if older:
+        hooks = [ACGPushOpsToDatasetHook(dump_graph=True)]
+    with tf1.train.MonitoredSession(hooks=[*hooks, GraphModifierHook()]) as session:
         got = [session.run(result) for _ in ROWS]
+    assert ",yes," in (tmp_path / "orphan_slicing" / "slicing_summary.csv").read_text()
     assert "StringToNumber,StringToNumber,yes," in (tmp_path / "lookup_slicing" / "slicing_summary.csv").read_text()
     terminate_config_initializer()
     expected, _ = _rows_of(lambda: tf.constant(ROWS, tf.int64))
@@ -146,3 +152,13 @@ def test_features_are_converted():
         got = np.concatenate([session.run(result) for _ in ROWS])
     terminate_config_initializer()
     np.testing.assert_array_equal(got, _rows_of(lambda: tf.constant(ROWS, tf.int64))[0])
+
+
+def test_the_older_slicer_needs_the_rewrite_after_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    init(use_dynamic_expansion=True)
+    sparse_lookup(_table(), tf.constant([1], tf.int64), is_train=False)
+    with pytest.raises(TypeError, match="dump_graph"):
+        ACGPushOpsToDatasetHook(dump_graph=1)
+    with pytest.raises(GraphRewriteError, match="ACGPushOpsToDatasetHook has no effect without the rewrite"):
+        tf1.train.MonitoredSession(hooks=[ACGPushOpsToDatasetHook()])
