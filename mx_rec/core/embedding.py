@@ -209,9 +209,9 @@ def sparse_lookup(
 
     Args:
         hashtable: of the same graph as `ids`.
-        ids: of the table's `key_dtype`, or as `mx_rec.core.keys.as_keys` takes them. A tensor of any rank, of which any size may be unknown or 0, or a SparseTensor or
-            RaggedTensor. Every int value is a legal id, also a negative one. Or a FeatureSpec of the table: then
-            `batch` has the ids.
+        ids: of the table's `key_dtype`, or as `mx_rec.core.keys.as_keys` takes them. A tensor of any rank, of which
+            any size may be unknown or 0, or a SparseTensor or RaggedTensor. Every int value is a legal id, also a
+            negative one. Or a FeatureSpec of the table: then `batch` has the ids.
         send_count: 1..2147483647, the largest number of distinct keys of a batch. Needed, and used, with
             `init(use_dynamic=False)` only; the shape of dense `ids` must then be known. Of merged lookups the
             sum holds.

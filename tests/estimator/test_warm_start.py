@@ -114,9 +114,7 @@ def test_tensorflows_own_warm_start_says_that_it_leaves_tables_empty(trained, tm
     init(use_dynamic_expansion=dynamic)
     settings = WarmStartSettings(str(first))
     function = with_warm_start(model_fn, settings) if by_mx_rec else model_fn
-    plain = api.Estimator(
-        function, str(tmp_path), api.RunConfig(), {}, warm_start_from=None if by_mx_rec else settings
-    )
+    plain = api.Estimator(function, str(tmp_path), api.RunConfig(), {}, warm_start_from=None if by_mx_rec else settings)
     with caplog.at_level("WARNING", "mx_rec"):
         plain.train(input_fn, hooks=[GraphModifierHook()], max_steps=1)
     warning = "1 variables start from a checkpoint, but tables 'other', 'user' start empty"

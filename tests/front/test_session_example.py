@@ -75,10 +75,13 @@ def test_how_batches_come_changes_nothing(example, tmp_path):
 def test_admission_padding_and_several_lookups(example, tmp_path, features, grow):
     options = ["--features", features, *(["--grow"] if grow else [])]
     plain = _run(example, tmp_path / "plain", *options)
-    more = _run(example, tmp_path / "more", *options, "--admission", "--padding", "--lookups", "3")
+    options += ["--admission", "--padding", "--lookups", "3"]
+    more = _run(example, tmp_path / "more", *options)
     assert more["sizes"]["movie"] < plain["sizes"]["movie"]
     assert more["evicted"] == {"user": 0, "movie": 0, "genres": 0}
-    loaded = _run(example, tmp_path / "more", *options, "--admission", "--padding", "--lookups", "3", "--mode", "predict")
+    loaded = _run(
+        example, tmp_path / "more", *options, "--admission", "--padding", "--lookups", "3", "--mode", "predict"
+    )
     assert loaded["predictions"] == more["predictions"]
 
 
