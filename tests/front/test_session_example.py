@@ -79,9 +79,7 @@ def test_admission_padding_and_several_lookups(example, tmp_path, features, grow
     more = _run(example, tmp_path / "more", *options)
     assert more["sizes"]["movie"] < plain["sizes"]["movie"]
     assert more["evicted"] == {"user": 0, "movie": 0, "genres": 0}
-    loaded = _run(
-        example, tmp_path / "more", *options, "--admission", "--padding", "--lookups", "3", "--mode", "predict"
-    )
+    loaded = _run(example, tmp_path / "more", *options, "--mode", "predict")
     assert loaded["predictions"] == more["predictions"]
 
 
