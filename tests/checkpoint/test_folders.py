@@ -146,6 +146,7 @@ def test_what_is_stale_goes_and_what_others_have_put_there_stays(tmp_path):
         for name in ("sparse-gone", "delta-sparse-gone", ".sparse-model-1.unfinished", "sparse-with_more"):
             shutil.copytree(tmp_path / "sparse-model-1", tmp_path / name)
         (tmp_path / ".sparse-model-1.unfinished" / "user" / "manifest").write_text("")
+        os.utime(tmp_path / ".sparse-model-1.unfinished", (0, 0))
         (tmp_path / "sparse-with_more" / "notes").write_text("mine")
         (tmp_path / "sparse-of_a_device" / "user" / "key").mkdir(parents=True)
         (tmp_path / "sparse-other_manifest" / "user").mkdir(parents=True)

@@ -8,6 +8,7 @@
 #include <cctype>
 #include <cerrno>
 #include <cstdio>
+#include <ctime>
 
 #include "checkpoint_io.h"
 #include "mxrec/checkpoint.h"
@@ -22,6 +23,9 @@ constexpr char kMagic[] = "mxrec-table=";
 // Of a folder that is being made or removed. No pattern `sparse-*` finds it.
 constexpr char kHidden[] = ".";
 constexpr char kUnfinished[] = ".unfinished";
+// Older ones are of a process that was killed. It takes milliseconds to make
+// one, so a younger one may be of another process that saves here.
+constexpr time_t kOldSeconds = 3600;
 
 bool StartsWith(const std::string& text, const std::string& start) {
   return text.compare(0, start.size(), start) == 0;
@@ -36,6 +40,12 @@ bool EndsWith(const std::string& text, const std::string& end) {
 bool IsDirectory(const std::string& path) {
   struct stat info;
   return lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+bool IsOld(const std::string& path) {
+  struct stat info;
+  return lstat(path.c_str(), &info) == 0 &&
+         time(nullptr) - info.st_mtime > kOldSeconds;
 }
 
 std::vector<std::string> NamesIn(const std::string& directory) {
@@ -117,7 +127,7 @@ void RemoveStaleFolders(const std::string& directory) {
   for (const std::string& name : NamesIn(directory)) {
     for (const char* const start : {kFull, kDelta}) {
       if (StartsWith(name, kHidden + std::string(start)) &&
-          EndsWith(name, kUnfinished)) {
+          EndsWith(name, kUnfinished) && IsOld(directory + "/" + name)) {
         RemoveHidden(directory + "/" + name);
       }
       if (!StartsWith(name, start)) continue;
@@ -187,6 +197,7 @@ Status MakeCheckpointFolder(const std::string& prefix,
   RemoveStaleFolders(directory);
   RemoveFolder(full);
   RemoveFolder(delta);
+  RemoveHidden(hidden);
   if (tables.empty()) return Status::Ok();
   const Status status = WriteTables(hidden, tables, manifests);
   if (!status.ok()) {

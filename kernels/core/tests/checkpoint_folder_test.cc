@@ -82,12 +82,21 @@ TEST(folder_goes_with_its_checkpoint) {
   }
   EXPECT_TRUE(fs::exists(directory / "sparse-m-1"));
   fs::remove(directory / "m-1.index");
-  fs::create_directories(directory / ".sparse-m-0.unfinished/user");
+  for (const char* const name : {"m-0", "m-3", "young"}) {
+    fs::create_directories(
+        directory / (std::string(".sparse-") + name + ".unfinished/user"));
+  }
+  fs::last_write_time(directory / ".sparse-m-0.unfinished",
+                      fs::file_time_type::clock::now() - std::chrono::hours(2));
   fs::create_directories(directory / "sparse-m-9/user/key");
   directory.Complete("m-3");
   ASSERT_OK(MakeCheckpointFolder(directory / "m-3", {TextOf("user")}));
   EXPECT_TRUE(!fs::exists(directory / "sparse-m-1"));
   EXPECT_TRUE(!fs::exists(directory / ".sparse-m-0.unfinished"));
+  EXPECT_TRUE(!fs::exists(directory / ".sparse-m-3.unfinished"));
+  EXPECT_TRUE(fs::exists(directory / "sparse-m-3/user/manifest"));
+  // Another process may be making it.
+  EXPECT_TRUE(fs::exists(directory / ".sparse-young.unfinished"));
   EXPECT_TRUE(fs::exists(directory / "sparse-m-2"));
   EXPECT_TRUE(fs::exists(directory / "sparse-m-9/user/key"));  // not ours
 }
