@@ -15,6 +15,7 @@ import hashlib
 import itertools
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -141,6 +142,16 @@ def run_round(directory: str, seed: int, announced: dict[str, str], done: list[s
     return finished
 
 
+def check_folders(directory: str, done: list[str]) -> None:
+    """The newest folder that names tables is of a complete checkpoint, and not of an older one than was saved."""
+    steps = [int(name.rpartition("-")[2]) for name in os.listdir(directory) if re.match("(delta-)?sparse-model-", name)]
+    newest = max(steps, default=-1)
+    if steps and not os.path.exists(f"{directory}/model-{newest}.index"):
+        raise SystemExit(f"the folder of step {newest} names a checkpoint that is not complete")
+    if done and newest < int(done[-1].rpartition("-")[2]):
+        raise SystemExit(f"{done[-1]} was said to be saved, but the newest folder is of step {newest}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=300)
@@ -156,6 +167,7 @@ def main() -> None:
         for i in range(arguments.rounds):
             before = len(announced)
             finished = run_round(directory, arguments.seed + i, announced, done, rng.uniform(0, arguments.longest))
+            check_folders(directory, done)
             interrupted += len(announced) - before > finished
             most_files = max(most_files, len(os.listdir(directory)))
             if i % 50 == 49:
