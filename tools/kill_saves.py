@@ -18,6 +18,7 @@ import hashlib
 import itertools
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -220,6 +221,16 @@ def run_round(
     return finished
 
 
+def check_folders(directory: str, done: list[str]) -> None:
+    """The newest folder that names tables is of a complete checkpoint, and not of an older one than was saved."""
+    steps = [int(name.rpartition("-")[2]) for name in os.listdir(directory) if re.match("(delta-)?sparse-model-", name)]
+    newest = max(steps, default=-1)
+    if steps and not os.path.exists(f"{directory}/model-{newest}.index"):
+        raise SystemExit(f"the folder of step {newest} names a checkpoint that is not complete")
+    if done and newest < int(done[-1].rpartition("-")[2]):
+        raise SystemExit(f"{done[-1]} was said to be saved, but the newest folder is of step {newest}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=300)
@@ -243,6 +254,7 @@ def main() -> None:
             delay = rng.uniform(0, arguments.longest)
             trainer = trainers[i % len(trainers)]
             finished = run_round(directory, arguments.seed + i, trainer, announced, done, delay)
+            check_folders(directory, done)
             interrupted += len(announced) - before > finished
             most_files = max(most_files, len(os.listdir(directory)))
             if i % 50 == 49:

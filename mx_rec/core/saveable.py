@@ -23,11 +23,13 @@ from mx_rec import ops
 from mx_rec.checkpoint import manifest_key
 from mx_rec.core import graph_state
 from mx_rec.core.table import EmbeddingTable
-from mx_rec.tf_compat import SaveableObject, SaveSpec, register_collection_proto
+from mx_rec.graph.op_signatures import OP_CHECKPOINT_FOLDER, OP_TABLE_SAVE
+from mx_rec.tf_compat import SaveableObject, SaveSpec, add_control_inputs, register_collection_proto
 from mx_rec.util.log import logger
 
 SAVEABLE_OBJECTS = tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS
 _FILENAME_NODE = "Const"  # of a Saver's scope, as TensorFlow names it
+_COMPLETING = ("MergeV2Checkpoints", "SaveV2", "SaveSlices")  # ops that write a checkpoint's index
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +92,9 @@ class TableSaveable(SaveableObject):
         operation = manifest.op
         while operation.type in ("Identity", "Reshape"):
             operation = operation.inputs[0].op
-        return restore_op(self._graph, self.parts, operation.inputs[0], tf.reshape(manifest, []))
+        prefix = operation.inputs[0]
+        _make_folders(prefix)  # here, since TensorFlow makes the restoring half of a Saver last
+        return restore_op(self._graph, self.parts, prefix, tf.reshape(manifest, []))
 
     def _save(self) -> tf.Tensor:
         parts = self.parts
@@ -130,6 +134,29 @@ def saver_prefix(graph: tf.Graph) -> tf.Tensor:
         "a table can be saved by tf.compat.v1.train.Saver only: no checkpoint prefix in scope "
         f"{graph.get_name_scope()!r}"
     )
+
+
+def _make_folders(prefix: tf.Tensor) -> None:
+    """Has a Saver make the folder `sparse-<name>` of a checkpoint once that is complete, if it saves tables.
+
+    Args:
+        prefix: the tensor that the Saver is fed.
+    """
+    readers = prefix.consumers()
+    if any(reader.type == OP_CHECKPOINT_FOLDER for reader in readers):
+        return
+    saves = [reader for reader in readers if reader.type == OP_TABLE_SAVE]
+    # What a Saver runs in the end: the prefix again, after the op that completes the checkpoint.
+    ends = [
+        reader
+        for reader in readers
+        if reader.type == "Identity" and any(each.type in _COMPLETING for each in reader.control_inputs)
+    ]
+    if not saves or len(ends) != 1:
+        return
+    with tf.device(saves[0].device), tf.control_dependencies(ends[0].control_inputs):
+        folder = ops.checkpoint_folder(prefix, [save.outputs[0] for save in saves])
+    add_control_inputs(ends[0], [folder])
 
 
 def _operations_named(graph: tf.Graph, name: str) -> Iterator[tf.Operation]:

@@ -488,6 +488,20 @@ def table_save(
     )
 
 
+def checkpoint_folder(prefix: TensorLike, manifests: Sequence[tf.Tensor], name: Optional[str] = None) -> tf.Operation:
+    """Makes the folder beside a checkpoint that names its tables, and removes those of checkpoints that are gone.
+
+    Args:
+        prefix: string scalar, of the checkpoint, which must be complete.
+        manifests: string scalars, results of `table_save`, at least one.
+        name: of the node.
+
+    Returns:
+        The op; if the folder cannot be made it logs a warning.
+    """
+    return load_library().mx_rec_checkpoint_folder(prefix=prefix, manifests=list(manifests), name=name)
+
+
 def table_restore(
     handle: tf.Tensor,
     prefix: TensorLike,
