@@ -17,16 +17,19 @@ from mx_rec.graph._messages import copy_others
 from mx_rec.tf_compat import collection_proto_type, registered_op_def
 
 
-def referenced_nodes(meta_graph: meta_graph_pb2.MetaGraphDef, *, variables: bool = True) -> dict[str, str]:
+def referenced_nodes(
+    meta_graph: meta_graph_pb2.MetaGraphDef, *, variables: bool = True, objects: bool = True
+) -> dict[str, str]:
     """Nodes that the MetaGraphDef names outside its graph, each with the place that names it.
 
     Args:
         meta_graph: the file.
         variables: whether the collections of variables count, which follow the graph.
+        objects: whether the object graph counts, which goes when a variable becomes a table.
     """
     names = {node.name for node in meta_graph.graph_def.node}
     found: dict[str, str] = {}
-    for place, text in _texts(meta_graph, variables):
+    for place, text in _texts(meta_graph, variables, objects):
         name = _node_name(text)
         if name in names:
             found.setdefault(name, place)
@@ -70,7 +73,7 @@ def _check_references(
 ) -> None:
     """What `meta_graph` names and `result` still names must be left in the graph."""
     before = {node.name for node in meta_graph.graph_def.node}
-    for place, text in _texts(result, True):
+    for place, text in _texts(result, True, True):
         name = _node_name(text)
         if name in before and name not in left:
             raise GraphFileError(
@@ -80,12 +83,17 @@ def _check_references(
 
 
 def _drop_converted_variables(meta_graph: meta_graph_pb2.MetaGraphDef, nodes: Iterable[Any]) -> None:
-    """The variables whose place tables have taken leave the collections of variables."""
+    """The variables whose place tables have taken leave the collections of variables.
+
+    An object graph goes as a whole: TensorFlow makes the variables that it names before it looks at the graph, and runs
+    functions that read them. Without one the SavedModel is loaded as those of TensorFlow 1 are, by its signatures.
+    """
     gone = {
         name.decode() for node in nodes if marks.CONVERTED in node.attr for name in node.attr[marks.CONVERTED].list.s
     }
     if not gone:
         return
+    meta_graph.ClearField("object_graph_def")
     for key, collection in list(meta_graph.collection_def.items()):
         if collection.WhichOneof("kind") != "bytes_list" or collection_proto_type(key) is not variable_pb2.VariableDef:
             continue
@@ -151,7 +159,7 @@ def _described(name: str) -> op_def_pb2.OpDef | None:
     return op_def
 
 
-def _texts(meta_graph: meta_graph_pb2.MetaGraphDef, variables: bool) -> Iterator[tuple[str, str]]:
+def _texts(meta_graph: meta_graph_pb2.MetaGraphDef, variables: bool, objects: bool) -> Iterator[tuple[str, str]]:
     """Every string that may name a node, with the place that holds it."""
     for text in _strings(meta_graph.saver_def):
         yield "saver_def", text
@@ -160,7 +168,7 @@ def _texts(meta_graph: meta_graph_pb2.MetaGraphDef, variables: bool) -> Iterator
             yield f"signature_def '{key}'", text
     for asset in meta_graph.asset_file_def:
         yield f"asset '{asset.filename}'", asset.tensor_info.name
-    if meta_graph.HasField("object_graph_def"):  # of a SavedModel of TensorFlow 2: constants, captures, variables
+    if objects and meta_graph.HasField("object_graph_def"):  # of a SavedModel of TensorFlow 2: constants, captures, variables
         for text in _strings(meta_graph.object_graph_def):
             yield "object graph", text
     for key, collection in meta_graph.collection_def.items():

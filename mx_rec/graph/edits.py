@@ -23,6 +23,12 @@ class AddNode(NamedTuple):
     node: Node
 
 
+class ReplaceNode(NamedTuple):
+    """Put a node in the place of the one of its name; who reads that reads this."""
+
+    node: Node
+
+
 class AddFunction(NamedTuple):
     """Add a function to the library."""
 
@@ -72,7 +78,9 @@ class RemoveNode(NamedTuple):
     node: str
 
 
-Edit = Union[AddNode, AddFunction, SetInput, AddControlInput, RemoveControlInput, SetAttr, ClearAttr, RemoveNode]
+Edit = Union[
+    AddNode, ReplaceNode, AddFunction, SetInput, AddControlInput, RemoveControlInput, SetAttr, ClearAttr, RemoveNode
+]
 
 
 class EditSet:
@@ -115,6 +123,36 @@ class EditSet:
         Raises:
             GraphRewriteError: the op is not known, so its defaults cannot be written.
         """
+        self._edits.append(AddNode(self._made(name, op, inputs, attrs, controls, device)))
+        return TensorRef(name, 0)
+
+    def replace_node(
+        self,
+        name: str,
+        op: str,
+        inputs: Sequence[TensorRef] = (),
+        attrs: Mapping[str, AttrValue] | None = None,
+        *,
+        controls: Sequence[str] = (),
+        device: str = "",
+    ) -> TensorRef:
+        """As `add_node`, in the place of the node of that name. A live graph cannot take this edit.
+
+        Raises:
+            GraphRewriteError: the op is not known, so its defaults cannot be written.
+        """
+        self._edits.append(ReplaceNode(self._made(name, op, inputs, attrs, controls, device)))
+        return TensorRef(name, 0)
+
+    def _made(
+        self,
+        name: str,
+        op: str,
+        inputs: Sequence[TensorRef],
+        attrs: Mapping[str, AttrValue] | None,
+        controls: Sequence[str],
+        device: str,
+    ) -> Node:
         schema = op_schema(op)
         if schema is None:
             raise GraphRewriteError(f"node {name!r}: op {op!r} is not known to this TensorFlow")
@@ -125,8 +163,7 @@ class EditSet:
             proto.attr[ATTR_PASS].CopyFrom(attr_bytes(self._author))
         proto.input.extend([ref.as_input() for ref in inputs])
         proto.input.extend([f"^{control}" for control in controls])
-        self._edits.append(AddNode(Node(name, op, tuple(inputs), tuple(controls), proto)))
-        return TensorRef(name, 0)
+        return Node(name, op, tuple(inputs), tuple(controls), proto)
 
     def add_function(self, function: Any) -> None:
         """Add a `FunctionDef` to the library."""

@@ -122,14 +122,15 @@ class LoadedGraph:
     def _has_collection(self, name: str) -> bool:
         return self.kind.startswith("metagraph") and name in self.message.collection_def
 
-    def referenced_nodes(self, *, variables: bool = True) -> frozenset[str]:
-        """Nodes that collections, saver and signatures of a MetaGraphDef name: a rewrite must keep them.
+    def referenced_nodes(self, *, variables: bool = True, objects: bool = True) -> frozenset[str]:
+        """Nodes that collections, saver, signatures and the object graph of a MetaGraphDef name: a rewrite keeps them.
 
-        Without `variables` those that only the collections of variables name, which a variable may leave.
+        Without `variables` those that only the collections of variables name, which a variable may leave; without
+        `objects` those that only the object graph names, which is gone once a variable has become a table.
         """
         if not self.kind.startswith("metagraph"):
             return frozenset()
-        return frozenset(_meta_graph.referenced_nodes(self.message, variables=variables))
+        return frozenset(_meta_graph.referenced_nodes(self.message, variables=variables, objects=objects))
 
 
 @dataclass(frozen=True)

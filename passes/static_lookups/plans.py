@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from mx_rec.graph.iterators import Obstacle
@@ -316,10 +316,28 @@ def _reads_awaited(view: GraphView, variable: StaticVariable) -> Obstacle | None
         uses = uses_of(view, name)
         going = {*uses.nodes(), *(save for save, _ in uses.saves)}
         for read in uses.reads:
-            waiting = next((node for node in view.control_consumers(read) if node not in going), None)
+            waiting = next((node for node in _waiting_for(view, read, going)), None)
             if waiting is not None:
                 return Obstacle(waiting, f"waits for {read!r}, which reads all of variable {name!r}")
     return None
+
+
+def _waiting_for(view: GraphView, read: str, going: Collection[str]) -> Iterator[str]:
+    """The nodes that wait for a read of a variable and for nothing that is done with what was read.
+
+    A function lets its results wait for all that it reads; those wait for the lookup, or for what saves the table, as
+    well.
+    """
+    if not view.types(read).outputs:  # it says how the variable is to be read, no more
+        return
+    readers = {edge.consumer for edge in view.data_edges(read)}
+    for name in view.control_consumers(read):
+        if name in going:
+            continue
+        node = view.node(name)
+        others = [source for source in (*(ref.node for ref in node.inputs), *node.controls) if source != read]
+        if not readers or not readers <= ancestors(view, [source for source in others if source not in going]):
+            yield name
 
 
 def _sources(

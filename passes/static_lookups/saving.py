@@ -23,7 +23,7 @@ from mx_rec.passes.static_lookups.variables import uses_of
 
 _SAVE_INPUTS = 3  # prefix, names, slices; tensors follow
 _NOTHING_LEFT = "mx_rec/converted_tables"
-_PREFIX = "PlaceholderWithDefault"
+_PREFIXES = ("PlaceholderWithDefault", "Placeholder")  # of TensorFlow 1, and of a SavedModel of TensorFlow 2
 _MAX_STEPS = 16  # from what a Saver writes to back to the prefix that it is given
 
 
@@ -81,7 +81,7 @@ def _prefix(view: GraphView, node: Node) -> TensorRef | None:
     while pending:
         ref, steps = pending.pop(0)
         source = view.node(ref.node)
-        if source.op == _PREFIX and view.dtype(ref) == DT_STRING:
+        if source.op in _PREFIXES and view.dtype(ref) == DT_STRING:
             return ref
         if steps < _MAX_STEPS:
             pending.extend((following, steps + 1) for following in source.inputs if view.dtype(following) == DT_STRING)
