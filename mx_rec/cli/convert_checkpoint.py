@@ -61,6 +61,7 @@ def convert_checkpoint(source: str, target: str, origins: Sequence[TableOrigin])
     import tensorflow as tf
 
     from mx_rec.checkpoint import manifest_key
+    from mx_rec.graph.object_graphs import OBJECT_GRAPH_KEY, without_tensors
 
     try:
         reader = tf.train.load_checkpoint(source)
@@ -79,6 +80,9 @@ def convert_checkpoint(source: str, target: str, origins: Sequence[TableOrigin])
         yield f"table '{origin.table_name}': {sum(origin.rows):,} rows of {origin.variable.names[0]!r}{slots}"
     copied = sorted(set(shapes) - gone)
     tensors.update((name, np.asarray(reader.get_tensor(name))) for name in copied)
+    if OBJECT_GRAPH_KEY in tensors:
+        objects = without_tensors(reader.get_tensor(OBJECT_GRAPH_KEY), gone)
+        tensors[OBJECT_GRAPH_KEY] = np.array(objects, np.object_)
     _save(target, tensors)
     yield f"{len(copied)} other tensors copied"
 

@@ -17,7 +17,7 @@ from mx_rec.passes.static_lookups.rules import Update
 from mx_rec.passes.static_lookups.saving import why_not_taken_out
 from mx_rec.passes.static_lookups.updates import Gradient, find_update, gradient_of
 from mx_rec.passes.static_lookups.values import flat_origin, same_formula
-from mx_rec.passes.static_lookups.variables import ancestors, reads_before, uses_of
+from mx_rec.passes.static_lookups.variables import Uses, ancestors, reads_before, uses_of
 
 FROM_VARIABLE = "variable"
 BY_KEY = "by_key"
@@ -316,28 +316,42 @@ def _reads_awaited(view: GraphView, variable: StaticVariable) -> Obstacle | None
         uses = uses_of(view, name)
         going = {*uses.nodes(), *(save for save, _ in uses.saves)}
         for read in uses.reads:
-            waiting = next((node for node in _waiting_for(view, read, going)), None)
+            waiting = next(_waiting_for(view, read, uses, going), None)
             if waiting is not None:
                 return Obstacle(waiting, f"waits for {read!r}, which reads all of variable {name!r}")
     return None
 
 
-def _waiting_for(view: GraphView, read: str, going: Collection[str]) -> Iterator[str]:
-    """The nodes that wait for a read of a variable and for nothing that is done with what was read.
+def _waiting_for(view: GraphView, read: str, uses: Uses, going: Collection[str]) -> Iterator[str]:
+    """The nodes that wait for a read of a variable and can wait neither for the lookup nor for what saves the table.
 
-    A function lets its results wait for all that it reads; those wait for the lookup, or for what saves the table, as
-    well.
+    A function lets its results wait for all that it reads. For what nobody looks at, or for a shape, nobody need wait.
     """
-    if not view.types(read).outputs:  # it says how the variable is to be read, no more
+    readers = _readers(view, read, uses)
+    if not readers:
         return
-    readers = {edge.consumer for edge in view.data_edges(read)}
     for name in view.control_consumers(read):
         if name in going:
             continue
         node = view.node(name)
-        others = [source for source in (*(ref.node for ref in node.inputs), *node.controls) if source != read]
-        if not readers or not readers <= ancestors(view, [source for source in others if source not in going]):
+        others = [source for source in (*(ref.node for ref in node.inputs), *node.controls) if source not in going]
+        left = readers - ancestors(view, others)
+        # Where the lookup does not depend on it, it waits for the lookup instead.
+        if not left <= set(uses.gathers) or name in ancestors(view, left):
             yield name
+
+
+def _readers(view: GraphView, read: str, uses: Uses) -> set[str]:
+    """What is done with a value that was read, but for asking its shape."""
+    found: set[str] = set()
+    stack = [read]
+    while stack:
+        for edge in view.data_edges(stack.pop()):
+            if edge.consumer in uses.reads:
+                stack.append(edge.consumer)
+            elif edge.consumer not in uses.shapes:
+                found.add(edge.consumer)
+    return found
 
 
 def _sources(
