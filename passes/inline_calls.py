@@ -14,7 +14,8 @@ from mx_rec.graph.verify import colocated_with
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome, Refusal
 from mx_rec.passes.static_lookups.calls import callers, chosen_variables
-from mx_rec.passes.static_lookups.plans import TableChoice
+from mx_rec.passes.static_lookups.lookups import static_variables
+from mx_rec.passes.static_lookups.plans import TableChoice, why_it_stays
 from mx_rec.passes.static_lookups.variables import ancestors
 
 _MAX_NODES = 1_000_000  # that calls of calls of ... may become
@@ -52,7 +53,8 @@ class InlineCalls(Pass):
     Refused, with the node in the way: a variable that goes into branches or loops, or into a call that TensorFlow
     must not inline (`_noinline`, XLA, an executor or a gradient of its own), that is in a branch or a loop of
     TensorFlow 1, or whose function holds unknown ops or control flow of TensorFlow 1, calls itself, or fits neither
-    the call nor its attributes.
+    the call nor its attributes; and one that would stay a variable all the same, such as one trained by a rule that
+    tables do not have.
     """
 
     name: ClassVar[str] = "inline_calls"
@@ -65,34 +67,19 @@ class InlineCalls(Pass):
         refusals: list[Refusal] = []
         while targets:
             inlining = _Inlining(view, self.name, targets)
-            obstacle = inlining.run()
-            if obstacle is None:
-                notes = [inlining.note()]
-                edits, dead = self._dead(inlining)
+            stuck = inlining.run()
+            notes = [] if stuck else [inlining.note()]
+            if not stuck and self.entries is not None:
+                dead = inlining.remove_dead(self.entries)
                 if dead:
                     notes.append(f"{dead} nodes that read them, which no signature needs, removed")
-                return PassOutcome(edits, notes, refusals)
-            left = [name for name in targets if name not in inlining.stuck]
-            for name in inlining.stuck:
-                reason = f"{obstacle.reason} (variable {name!r}, which it takes, stays)"
-                refusals.append(Refusal(obstacle.node, reason))
-            targets = left
+            stuck = stuck or inlining.stay()
+            if not stuck:
+                return PassOutcome(inlining.edits, notes, refusals)
+            for name, obstacle in stuck.items():
+                refusals.append(Refusal(obstacle.node, f"{obstacle.reason} (its calls stay for variable {name!r})"))
+            targets = [name for name in targets if name not in stuck]
         return PassOutcome(refusals=refusals)
-
-    def _dead(self, inlining: _Inlining) -> tuple[EditSet, int]:
-        """All edits, with those that take out what no entry needs, and how many nodes these are."""
-        view = inlining.view
-        if self.entries is None:
-            return inlining.edits, 0
-        needed = ancestors(view, [name for name in self.entries if name in view])
-        dead = [name for name in _descendants(view, inlining.targets) if name not in needed]
-        companions = {place for node in view if node.name not in set(dead) for place in colocated_with(node)}
-        if not companions.isdisjoint(dead):
-            return inlining.edits, 0
-        edits = EditSet(author=self.name)
-        for name in dead:
-            edits.remove_node(name)
-        return inlining.edits + edits, len(dead)
 
 
 class _Inlining:
@@ -102,24 +89,48 @@ class _Inlining:
         self.view = view
         self.targets = targets
         self.edits = EditSet(author=author)
-        self.stuck: list[str] = []  # the variables that the call in the way takes
         self._author = author
         self._chains: dict[str, tuple[str, ...]] = {}  # the functions that a call came out of
         self._calls = 0
         self._added = 0
 
-    def run(self) -> Obstacle | None:
-        """Inline until no function takes a variable. Returns what is in the way."""
+    def run(self) -> dict[str, Obstacle]:
+        """Inline until no function takes a variable. Returns what is in the way, for the variables that it stops."""
         while names := self._waiting():
             edits = EditSet(author=self._author)
             for name in names:
                 obstacle = self._inline(name, edits)
                 if obstacle is not None:
-                    self.stuck = [target for target in self.targets if name in callers(self.view, target)]
-                    return obstacle
-            self.view = self.view.edited(edits)
-            self.edits = self.edits + edits
-        return None
+                    return {name_: obstacle for name_ in self.targets if name in callers(self.view, name_)}
+            self._apply(edits)
+        return {}
+
+    def remove_dead(self, entries: Iterable[str]) -> int:
+        """Take out what depends on the variables and is needed by none of these nodes. Returns how many went."""
+        needed = ancestors(self.view, [name for name in entries if name in self.view])
+        dead = dict.fromkeys(name for name in _descendants(self.view, self.targets) if name not in needed)
+        companions = {place for node in self.view if node.name not in dead for place in colocated_with(node)}
+        if not companions.isdisjoint(dead):
+            return 0
+        edits = EditSet(author=self._author)
+        for name in dead:
+            edits.remove_node(name)
+        self._apply(edits)
+        return len(dead)
+
+    def stay(self) -> dict[str, Obstacle]:
+        """The variables that would stay although their lookups are in the open now, and why."""
+        found: dict[str, Obstacle] = {}
+        for variable in static_variables(self.view):
+            names = [name for name in variable.nodes if name in self.targets]
+            obstacle = why_it_stays(self.view, variable) if names else None
+            if obstacle is not None:
+                found.update(dict.fromkeys(names, obstacle))
+        return found
+
+    def _apply(self, edits: EditSet) -> None:
+        self.view = self.view.edited(edits)
+        self.edits = self.edits + edits
 
     def note(self) -> str:
         """For the report."""

@@ -50,6 +50,11 @@ def header_of(
     return result
 
 
+def loses_object_graph(nodes: Iterable[Any]) -> bool:
+    """Whether an object graph does not fit these nodes any more, since variables that it names are tables."""
+    return any(marks.CONVERTED in node.attr for node in nodes)
+
+
 def collection_entries(nodes: Iterable[Any]) -> Iterator[tuple[str, str]]:
     """Collection and member of each membership that the nodes' attribute states, in node order.
 
@@ -91,7 +96,7 @@ def _drop_converted_variables(meta_graph: meta_graph_pb2.MetaGraphDef, nodes: It
     gone = {
         name.decode() for node in nodes if marks.CONVERTED in node.attr for name in node.attr[marks.CONVERTED].list.s
     }
-    if not gone:
+    if not loses_object_graph(nodes):
         return
     meta_graph.ClearField("object_graph_def")
     for key, collection in list(meta_graph.collection_def.items()):

@@ -19,6 +19,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from mx_rec.errors import GraphFileError
 from mx_rec.graph import _messages, _meta_graph, files
 from mx_rec.graph.files import LoadedGraph
+from mx_rec.graph.functions import functions_called
 from mx_rec.graph.view import GraphView
 
 _BINARY = "saved_model.pb"
@@ -186,7 +187,7 @@ def _serialized(loaded: LoadedSavedModel, views: Sequence[Optional[GraphView]]) 
         if view is None:
             written.CopyFrom(graph.message)
             continue
-        parts = view.parts()
+        parts = _without_dead_functions(graph.message, view.parts())
         size = _messages.graph_sizes(parts).total
         if size + result.ByteSize() > files.MAX_BYTES:
             raise files.too_large_to_write("the SavedModel", size + result.ByteSize(), parts)
@@ -198,6 +199,14 @@ def _serialized(loaded: LoadedSavedModel, views: Sequence[Optional[GraphView]]) 
         return text_format.MessageToString(result).encode()
     data: bytes = result.SerializeToString(deterministic=True)
     return data
+
+
+def _without_dead_functions(meta_graph: Any, parts: _messages.GraphParts) -> _messages.GraphParts:
+    """Without the functions that only the object graph has named, if it goes."""
+    goes = meta_graph.HasField("object_graph_def") and _meta_graph.loses_object_graph(parts.nodes)
+    if not goes or parts.rest.library.gradient:  # which names functions too
+        return parts
+    return parts._replace(functions=functions_called(parts.functions, parts.nodes))
 
 
 def _largest_parts(loaded: LoadedSavedModel) -> _messages.GraphParts:

@@ -1,4 +1,4 @@
-"""SavedModels as TensorFlow 2 and Keras write them. A script, since it needs eager execution: tf2_models.py NAME DIR.
+"""SavedModels as TensorFlow 2 and Keras write them. A script, since it needs eager execution: tf2_models.py NAME=DIR ...
 
 Every model has the signature "serving_default" with input `ids`, int64 [n, 3] (`words`, string [n, 3], of the model
 of that name). Run again it writes other values.
@@ -204,7 +204,7 @@ def keras(directory: str, *, fit: bool = False) -> None:
     if fit:
         model.compile("adam", "mse")
         model.fit(tf.ones([8, 3], tf.int64), tf.ones([8, 1]), verbose=0)
-    if tf.keras.__version__.startswith("2."):
+    if getattr(tf.keras, "__version__", "2").startswith("2"):
         model.save(directory, save_format="tf")
     else:
         model.export(directory, verbose=False)
@@ -240,4 +240,6 @@ MODELS: dict[str, Callable[[str], None]] = {
 }
 
 if __name__ == "__main__":
-    MODELS[sys.argv[1]](sys.argv[2])
+    for pair in sys.argv[1:]:
+        name, _, place = pair.partition("=")
+        MODELS[name](place)
