@@ -10,6 +10,7 @@ from tensorflow.core.framework import node_def_pb2
 from mx_rec.constants.constants import ATTR_PASS
 from mx_rec.errors import GraphRewriteError
 from mx_rec.graph.attrs import AttrValue, attr_bytes
+from mx_rec.graph.devices import usable_device
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.op_schema import op_schema
 
@@ -120,6 +121,9 @@ class EditSet:
     ) -> TensorRef:
         """Add a node; default values of its op's attributes are written out. Returns its first output.
 
+        A device that TensorFlow cannot read is left out: passes give new nodes the device of one that was there, which
+        may be one that TensorFlow has never looked at.
+
         Raises:
             GraphRewriteError: the op is not known, so its defaults cannot be written.
         """
@@ -156,7 +160,7 @@ class EditSet:
         schema = op_schema(op)
         if schema is None:
             raise GraphRewriteError(f"node {name!r}: op {op!r} is not known to this TensorFlow")
-        proto = node_def_pb2.NodeDef(name=name, op=op, device=device)
+        proto = node_def_pb2.NodeDef(name=name, op=op, device=usable_device(device))
         for attr, value in {**schema.defaults, **(attrs or {})}.items():
             proto.attr[attr].CopyFrom(value)
         if self._author:
