@@ -16,6 +16,9 @@ from mx_rec.graph import marks
 from mx_rec.graph._messages import copy_others
 from mx_rec.tf_compat import collection_proto_type, registered_op_def
 
+_INIT_SIGNATURE = "__saved_model_init_op"
+_MAIN_OP = "saved_model_main_op"
+
 
 def referenced_nodes(
     meta_graph: meta_graph_pb2.MetaGraphDef, *, variables: bool = True, objects: bool = True
@@ -98,7 +101,7 @@ def _drop_converted_variables(meta_graph: meta_graph_pb2.MetaGraphDef, nodes: It
     }
     if not loses_object_graph(nodes):
         return
-    meta_graph.ClearField("object_graph_def")
+    _drop_object_graph(meta_graph)
     for key, collection in list(meta_graph.collection_def.items()):
         if collection.WhichOneof("kind") != "bytes_list" or collection_proto_type(key) is not variable_pb2.VariableDef:
             continue
@@ -108,6 +111,23 @@ def _drop_converted_variables(meta_graph: meta_graph_pb2.MetaGraphDef, nodes: It
             collection.bytes_list.value[:] = left
         elif members:
             del meta_graph.collection_def[key]
+
+
+def _drop_object_graph(meta_graph: meta_graph_pb2.MetaGraphDef) -> None:
+    """Without an object graph, what initializes is in the collection alone, as TensorFlow 1 has it.
+
+    TensorFlow 2 writes it as a signature too, and when it loads that of a graph without objects, it has no files of
+    assets to feed to it.
+    """
+    if not meta_graph.HasField("object_graph_def"):
+        return
+    meta_graph.ClearField("object_graph_def")
+    if _INIT_SIGNATURE not in meta_graph.signature_def:
+        return
+    if _MAIN_OP not in meta_graph.collection_def:
+        info = meta_graph.signature_def[_INIT_SIGNATURE].outputs[_INIT_SIGNATURE]
+        meta_graph.collection_def[_MAIN_OP].node_list.value.append(info.name)
+    del meta_graph.signature_def[_INIT_SIGNATURE]
 
 
 def _variable_node(data: bytes) -> str:
