@@ -118,6 +118,38 @@ def _graph(directory: Path, meta_graph: Any) -> LoadedGraph:
     )
 
 
+def variables_prefix(path: str | os.PathLike[str]) -> str:
+    """The prefix of the checkpoint of a SavedModel, if `path` is the directory of one or its `variables`; else `path`."""
+    directory = Path(path)
+    if directory.is_dir():
+        if any((directory / name).is_file() for name in (_BINARY, _TEXT)):
+            return str(directory / _VARIABLES / _VARIABLES)
+        if directory.name == _VARIABLES:
+            return str(directory / _VARIABLES)
+    return os.fspath(path)
+
+
+def meta_graph_of(loaded: AnyGraphFile, tags: str | None) -> LoadedGraph:
+    """The graph of a file; of a SavedModel the only MetaGraph, or that of the tags.
+
+    Args:
+        loaded: what was read.
+        tags: with commas, in any order; `None` for the only one.
+
+    Raises:
+        GraphFileError: there is no such MetaGraph, or there are several.
+    """
+    graphs = list(loaded.graphs)
+    if isinstance(loaded, LoadedSavedModel) and tags is not None:
+        wanted = {tag.strip() for tag in tags.split(",") if tag.strip()}
+        graphs = [graph for graph in graphs if set(graph.tags or ()) == wanted]
+    if len(graphs) == 1:
+        return graphs[0]
+    there = "; ".join(", ".join(graph.tags or ()) or "no tags" for graph in loaded.graphs)
+    what = "several MetaGraphs: choose one by its tags" if graphs else f"no MetaGraph of the tags {tags!r}"
+    raise GraphFileError(f"'{loaded.path}' has {what} (there are: {there})")
+
+
 def check_new_directory(loaded: LoadedSavedModel, target: str | os.PathLike[str]) -> None:
     """Fails early, before any work, when a SavedModel cannot be written.
 

@@ -193,6 +193,15 @@ def test_what_is_saved_again_is_restored(models: Path, tmp_path: Path) -> None:
     assert_same(runs_of(out), runs_of(copy))
 
 
+def test_verify_runs_both(models: Path, tmp_path: Path, capsys: Any) -> None:
+    """The model of calls and its conversion, with a vocabulary in an asset, by the name of the signature's input."""
+    out, fed = tmp_path / "out", tmp_path / "words.npy"
+    assert recgraph("rewrite", models / "words", out, "--convert", "user_embedding") == 0
+    np.save(fed, np.array([["ant", "dog", "?"]]))
+    assert recgraph("verify", models / "words", out, "--feed", f"words={fed}", "--steps", 2) == 0
+    assert "equal bit for bit: 2 steps" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", STAY)
 def test_what_stays_is_a_copy(models: Path, tmp_path: Path, name: str, capsys: Any) -> None:
     out = tmp_path / "out"

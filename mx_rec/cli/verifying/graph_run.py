@@ -61,6 +61,7 @@ class GraphRun:
         self.side = side
         self.remarks: list[str] = []
         self._options = options
+        self._startup_feeds: dict[str, Any] = {}
         self._phases = self._startup(fetches)
         self._check_fed([*fetches, *(name for phase in self._phases for name in phase)])
         self._graph = self._imported()
@@ -75,7 +76,8 @@ class GraphRun:
         """Runs the initializers: of variables, tables, iterators."""
         for phase in self._phases:
             if phase:
-                self._run([self._graph.get_operation_by_name(name) for name in phase], "its initialization")
+                operations = [self._graph.get_operation_by_name(name) for name in phase]
+                self._run(operations, "its initialization", feeds=self._startup_feeds)
 
     def step(self, number: int) -> Optional[list[Any]]:
         """Runs the fetches once; values in their order, `None` for an op. `None` when the input has ended."""
@@ -121,10 +123,15 @@ class GraphRun:
 
     def _startup(self, fetches: Sequence[str]) -> list[list[str]]:
         """What to run before the first step, phase by phase."""
-        from mx_rec.graph.startup import needed_by, table_initializers, variable_initializers
+        from mx_rec.graph.startup import needed_by, saved_model_start, table_initializers, variable_initializers
 
         loaded, view = self.side.loaded, self.side.view
-        phases = [variable_initializers(loaded, view), table_initializers(loaded, view)]
+        if loaded.tags is None:
+            phases = [variable_initializers(loaded, view), table_initializers(loaded, view)]
+        else:
+            start = saved_model_start(loaded, view)
+            self._startup_feeds.update(start.feeds)
+            phases = [[start.restore] if start.restore else [], list(start.initialize)]
         if self._options.initializers:
             named = resolve_nodes(self.side, "--init", self._options.initializers)
             return [*phases, *([name] for name in named)]
@@ -148,8 +155,11 @@ class GraphRun:
 
         view = self.side.view
         for name in needed_by(view, {target.partition(":")[0] for target in targets}):
-            if view.node(name).op in PLACEHOLDERS and name not in self._options.feeds:
+            if view.node(name).op in PLACEHOLDERS and name not in self._options.feeds and not self._is_given(name):
                 raise click.UsageError(f"placeholder '{name}' of {self.side} needs a value: --feed {name}=FILE.npy")
+
+    def _is_given(self, name: str) -> bool:
+        return f"{name}:0" in self._startup_feeds
 
     def _imported(self) -> tf.Graph:
         import tensorflow as tf
@@ -209,12 +219,18 @@ class GraphRun:
         )
         return tf.compat.v1.Session(graph=self._graph, config=config)
 
-    def _run(self, fetches: Any, what: str, passed_on: tuple[type[Exception], ...] | type[Exception] = ()) -> Any:
+    def _run(
+        self,
+        fetches: Any,
+        what: str,
+        passed_on: tuple[type[Exception], ...] | type[Exception] = (),
+        feeds: Mapping[str, Any] | None = None,
+    ) -> Any:
         import tensorflow as tf
 
         options = tf.compat.v1.RunOptions(timeout_in_ms=self._options.timeout * 1000)
         with self._failing(what, passed_on):
-            return self._session.run(fetches, self._feeds, options=options)
+            return self._session.run(fetches, {**self._feeds, **(feeds or {})}, options=options)
 
     @contextmanager
     def _failing(self, what: str, passed_on: tuple[type[Exception], ...] | type[Exception]) -> Iterator[None]:
