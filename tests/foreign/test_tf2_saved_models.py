@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import foreign_runs as runs
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
-from tf2_models import ROWS, WORDS
+from tf2_models import ROWS
 
 from mx_rec import ops
 from mx_rec.cli import main
@@ -82,21 +83,6 @@ def ops_of(directory: Path) -> set[str]:
     return {node.op for node in graph_of(directory).graph_def.node}
 
 
-def runs_of(directory: Path, signature: str = "serving_default", steps: int = 3) -> list[dict[str, np.ndarray]]:
-    """What a signature gives, step after step, in a Session as TensorFlow Serving has one."""
-    ops.load_library()
-    found = []
-    with tf.Graph().as_default(), tf1.Session() as session:
-        meta_graph = tf1.saved_model.load(session, ["serve"], str(directory))
-        served = meta_graph.signature_def[signature]
-        for step in range(steps):
-            ids = (np.arange(6).reshape(2, 3) * (7 + step)) % ROWS
-            values = {tf.int64.as_datatype_enum: ids, tf.string.as_datatype_enum: np.array([*WORDS, "?"])[ids % 5]}
-            feed = {info.name: values[info.dtype] for info in served.inputs.values()}
-            found.append(session.run({name: info.name for name, info in served.outputs.items()}, feed))
-    return found
-
-
 def assert_same(before: Any, after: Any) -> None:
     assert len(before) == len(after)
     for one, other in zip(before, after):
@@ -113,9 +99,9 @@ def test_inlined_calls_do_what_calls_did(models: Path, tmp_path: Path, name: str
     assert "ResourceGather" in ops_of(out) or "GatherV2" in ops_of(out)
     assert not ops_of(models / name) & {"ResourceGather", "GatherV2"}
     capfd.readouterr()
-    before = runs_of(models / name)
+    before = runs.served(models / name)
     printed = capfd.readouterr().out
-    assert_same(before, runs_of(out))
+    assert_same(before, runs.served(out))
     assert capfd.readouterr().out == printed
     assert printed.count("looked up 6") == (9 if name == "checked" else 0)
 
@@ -134,7 +120,7 @@ def test_converted_models_predict_the_same(models: Path, tmp_path: Path, name: s
     }
     assert meta_graph.collection_def["saved_model_main_op"] == before.collection_def["saved_model_main_op"]
     assert meta_graph.saver_def == before.saver_def
-    assert_same(runs_of(models / name), runs_of(out))
+    assert_same(runs.served(models / name), runs.served(out))
 
 
 def predicted(*directories: Path) -> list[Any]:
@@ -161,7 +147,7 @@ def test_training_in_a_signature(models: Path, tmp_path: Path) -> None:
     assert recgraph("rewrite", models / "trained", out, "--convert", "user_embedding") == 0
     assert "MxRecApplySgdByAddress" in ops_of(out)
     assert "MxRecFind" in ops_of(out)
-    before, after = (runs_of(directory, "train", steps=5) for directory in (models / "trained", out))
+    before, after = (runs.served(directory, "train", steps=5) for directory in (models / "trained", out))
     losses = [step["loss"] for step in before]
     assert len(set(map(float, losses))) == 5
     assert losses == [step["loss"] for step in after]
@@ -190,7 +176,7 @@ def test_what_is_saved_again_is_restored(models: Path, tmp_path: Path) -> None:
         graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(data)
         keys = {attribute.checkpoint_key for node in graph.nodes for attribute in node.attributes}
         assert keys == {"dense/.ATTRIBUTES/VARIABLE_VALUE", "item/.ATTRIBUTES/VARIABLE_VALUE"}
-    assert_same(runs_of(out), runs_of(copy))
+    assert_same(runs.served(out), runs.served(copy))
 
 
 def test_verify_runs_both(models: Path, tmp_path: Path, capsys: Any) -> None:
