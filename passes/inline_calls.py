@@ -9,7 +9,6 @@ from typing import ClassVar
 from mx_rec.graph.edits import EditSet
 from mx_rec.graph.inlining import CALLS, called_function, in_control_flow_v1, inline_call
 from mx_rec.graph.iterators import Obstacle
-from mx_rec.graph.node import TensorRef
 from mx_rec.graph.verify import colocated_with
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome, Refusal

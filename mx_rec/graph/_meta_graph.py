@@ -193,7 +193,9 @@ def _texts(meta_graph: meta_graph_pb2.MetaGraphDef, variables: bool, objects: bo
             yield f"signature_def '{key}'", text
     for asset in meta_graph.asset_file_def:
         yield f"asset '{asset.filename}'", asset.tensor_info.name
-    if objects and meta_graph.HasField("object_graph_def"):  # of a SavedModel of TensorFlow 2: constants, captures, variables
+    if objects and meta_graph.HasField(
+        "object_graph_def"
+    ):  # of a SavedModel of TensorFlow 2: constants, captures, variables
         for text in _strings(meta_graph.object_graph_def):
             yield "object graph", text
     for key, collection in meta_graph.collection_def.items():

@@ -126,7 +126,6 @@ class _Inlining:
         self._leaders: dict[str, str] = {}
 
     def write(self, edits: EditSet) -> Inlined:
-        call = self._call
         # Everything that can be refused comes before the first edit.
         inputs = [self._inputs(node) for node in self._nodes]
         results = [self._tensor(self._function.ret.get(name, "")) for name in self._results]
@@ -261,9 +260,7 @@ class _Inlining:
             tensors.append(self._tensor(text))
         if len(tensors) != len(node.types.inputs):
             place = f"{self._function.signature.name}/{node.name}"
-            raise self._refuse(
-                f"has {len(tensors)} inputs; op {node.proto.op!r} takes {len(node.types.inputs)}", place
-            )
+            raise self._refuse(f"has {len(tensors)} inputs; op {node.proto.op!r} takes {len(node.types.inputs)}", place)
         return tensors, controls, is_first
 
     def _node_of(self, name: str) -> str:
@@ -340,7 +337,7 @@ class _Inlining:
 
     def _places(self, node: _BodyNode) -> list[str]:
         """Where the node is to be: with nodes of the body, what arguments come from, or others of one place."""
-        value = node.proto.attr["_class"] if "_class" in node.proto.attr else None
+        value = node.proto.attr.get("_class", None)
         found: dict[str, None] = {}
         for item in () if value is None else value.list.s:
             text = item.decode(errors="replace")

@@ -119,7 +119,7 @@ def _graph(directory: Path, meta_graph: Any) -> LoadedGraph:
 
 
 def variables_prefix(path: str | os.PathLike[str]) -> str:
-    """The prefix of the checkpoint of a SavedModel, if `path` is the directory of one or its `variables`; else `path`."""
+    """The prefix of the checkpoint of a SavedModel, if `path` is its directory or its `variables`; else `path`."""
     directory = Path(path)
     if directory.is_dir():
         if any((directory / name).is_file() for name in (_BINARY, _TEXT)):

@@ -49,7 +49,7 @@ def losses(graph_def: Any, fetches: Iterable[str] = ("loss:0", "train"), *, step
 
 
 def served(directory: Path, signature: str = "serving_default", *, steps: int = 3) -> list[dict[str, np.ndarray]]:
-    """What a signature of a model of `tf2_models` gives, step after step, in a Session as TensorFlow Serving has one."""
+    """What a signature of a model of `tf2_models` gives, step by step, in a Session as TensorFlow Serving has one."""
     ops.load_library()
     found = []
     with tf.Graph().as_default(), tf1.Session() as session:

@@ -625,7 +625,9 @@ CASES = [
     GoldenCase("no_match", InlineCalls((TableChoice("*"),)), looked_up_in_the_open),
     GoldenCase("no_match_not_chosen", InlineCalls((TableChoice("other"),)), called),
     GoldenCase("refused", InlineCalls((TableChoice("*"),)), not_inlined),
-    GoldenCase("positive_inlined", ConvertStaticTables((TableChoice("emb"),)), called, (InlineCalls((TableChoice("emb"),)),)),
+    GoldenCase(
+        "positive_inlined", ConvertStaticTables((TableChoice("emb"),)), called, (InlineCalls((TableChoice("emb"),)),)
+    ),
     GoldenCase("positive", ConvertStaticTables((TableChoice("emb", "user"),)), trained),
     GoldenCase("positive_by_key", ConvertStaticTables((TableChoice("e*", "", BY_KEY, drop_modulo=True),)), trained),
     GoldenCase("positive_partitioned", ConvertStaticTables((TableChoice("emb"),)), partitioned),

@@ -60,7 +60,7 @@ class Fetch:
 
 
 def choose_fetches(sides: tuple[Side, Side], names: Sequence[str], signature: Optional[str] = None) -> list[Fetch]:
-    """The fetches by name; without names, the results of a signature of SavedModels, of others what trains and how well.
+    """The fetches by name; without names, the results of a signature of SavedModels, else what trains and how well.
 
     A name is a tensor (`loss:0`), a node (`loss`: its first output, or the op if it has none) or a collection of
     a MetaGraphDef. What a rewrite has replaced is looked up by what replaced it.
