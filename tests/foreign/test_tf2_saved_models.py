@@ -45,7 +45,7 @@ from mx_rec.saved_model import load_saved_model
 models = {directory: load_saved_model(directory) for directory in sys.argv[1:]}  # all at once: none is in another's way
 for directory, model in models.items():
     signature = model.signatures["serving_default"]
-    given = {"ids": tf.constant([[3, 7, 3], [49, 0, 1]], tf.int64), "words": tf.constant([["ant", "dog", "?"]])}
+    given = {"ids": tf.constant([[3, 7, 3], [48, 0, 1]], tf.int64), "words": tf.constant([["ant", "dog", "?"]])}
     names = signature.structured_input_signature[1]
     results = signature(**{name: given[name] for name in names})
     print("results", json.dumps({name: value.numpy().tolist() for name, value in results.items()}))

@@ -112,10 +112,13 @@ class GraphRun:
 
     def variable(self, name: str) -> Any:
         """The value of a variable, `None` if it was not initialized."""
+        import numpy as np
+
         value, is_initialized = self._variables[name]
         if not self._run(is_initialized, f"variable '{name}'"):
             return None
-        return self._run(value, f"variable '{name}'")
+        result = self._run(value, f"variable '{name}'")
+        return np.array(result, np.object_) if isinstance(result, bytes) else result  # a text alone comes without array
 
     def close(self) -> None:
         """Gives up the session and what it holds."""
@@ -189,12 +192,14 @@ class GraphRun:
         return found
 
     def _variable_reads(self) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        """(value, whether it is initialized) of every variable, by node."""
+        """(value, whether it is initialized) of every variable, by node, but of those that hold the path of an asset."""
         import tensorflow as tf
 
         raw = tf.raw_ops
         found = {}
         for node in self.side.view.nodes_of("VarHandleOp", *_REFERENCE_VARIABLES):
+            if self._is_path(node.name):
+                continue
             operation = self._graph.get_operation_by_name(node.name)
             handle, dtype = operation.outputs[0], operation.get_attr("dtype")
             if node.op in _REFERENCE_VARIABLES:
@@ -203,6 +208,12 @@ class GraphRun:
                 value = raw.ReadVariableOp(resource=handle, dtype=dtype)
                 found[node.name] = value, raw.VarIsInitializedOp(resource=handle)
         return found
+
+    def _is_path(self, variable: str) -> bool:
+        """Whether a variable is given a text of the start: SavedModels have other paths, in other directories."""
+        view = self.side.view
+        readers = [view.node(edge.consumer) for edge in view.data_edges(variable)]
+        return any(node.op == "AssignVariableOp" and self._is_given(node.inputs[1].node) for node in readers)
 
     def _element(self, name: str) -> Any:
         return self._graph.as_graph_element(name, allow_tensor=True, allow_operation=True)
