@@ -247,7 +247,7 @@ def called(change: Any = None) -> Any:
             del node.attr["Tin"].list.type[2:]
     types = {"T": attr_type(DT_FLOAT)}
     serve.node("sum", "AddV2", ["first:output:0", "beside:output:0", "^second"], types)
-    serve.gives(a="sum:z:0", b="ids")
+    serve.gives(a="sum:z:0", b="ids", waits=("first", "second", "beside"))
     beside = Function("beside", {"variable": DT_RESOURCE}, {"value": DT_FLOAT})
     beside.node("read", "ReadVariableOp", ["variable"], {"dtype": attr_type(DT_FLOAT)})
     beside.node("mean", "Sum", ["read:value:0", "axes:output:0"], {"T": attr_type(DT_FLOAT), "Tidx": attr_type(3)})
