@@ -46,7 +46,7 @@ from mx_rec.passes.static_lookups.plans import Source, TablePlan
 from mx_rec.passes.static_lookups.rules import SLOT_OWNERS, Update
 from mx_rec.passes.static_lookups.saving import SavedTable, saved_name, take_out
 from mx_rec.passes.static_lookups.values import same_formula
-from mx_rec.passes.static_lookups.variables import Uses, uses_of
+from mx_rec.passes.static_lookups.variables import Uses, reads_before, uses_of
 
 
 def _is_inner_group(node: Node) -> bool:
@@ -264,6 +264,10 @@ class Conversion:
         self._redirect_controls([lookup.node, *lookup.gathers], rows.node)
         for name in (lookup.node, *lookup.gathers):
             self._removed[name] = None
+        for gather in lookup.gathers:
+            for read in reads_before(self._view, self._view.node(gather).inputs[0]):
+                waiting = self._view.control_consumers(read)
+                self._waits.extend((name, (rows.node,)) for name in waiting if name not in lookup.controls)
         return _Rows(addresses, keys, restore)
 
     def _pool_rows(self, node: Node, embedding: TensorRef, restore: TensorRef) -> None:

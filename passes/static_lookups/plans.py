@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mx_rec.graph.iterators import Obstacle
@@ -18,7 +18,7 @@ from mx_rec.passes.static_lookups.saving import why_not_taken_out
 from mx_rec.passes.static_lookups.sums import ids_summed_by, why_not_by_position
 from mx_rec.passes.static_lookups.updates import Gradient, find_update, gradient_of
 from mx_rec.passes.static_lookups.values import flat_origin, same_formula
-from mx_rec.passes.static_lookups.variables import ancestors, reads_before, uses_of
+from mx_rec.passes.static_lookups.variables import Uses, ancestors, reads_before, uses_of
 
 FROM_VARIABLE = "variable"
 BY_KEY = "by_key"
@@ -142,12 +142,10 @@ def make_plan(
         keep: nodes that must stay.
         readers: the gathers and updates of other variables that lose the bound of their ids at the same time.
     """
-    obstacle = variable.obstacle or _other_uses(view, variable)
-    if obstacle is not None:
-        return obstacle
+    obstacle = why_it_stays(view, variable)
     training = training_of(view, variable)
-    if isinstance(training, Obstacle):
-        return training
+    if obstacle is not None or isinstance(training, Obstacle):
+        return obstacle or training  # type: ignore[return-value]
     updates = () if training is None else training.updates
     slots = [slot.variable for update in updates for slot in update.slots]
     obstacle = _kept(view, variable, slots, updates, keep) or _begin_apart(view, variable, slots)
@@ -181,6 +179,13 @@ def make_plan(
         bounds=tuple(bounds),
         checks_ids=choice.initial_values == FROM_VARIABLE,
     )
+
+
+def why_it_stays(view: GraphView, variable: StaticVariable) -> Obstacle | None:
+    """Why no choice makes a table of a variable, for what the graph does with it; `None` if one may."""
+    obstacle = variable.obstacle or _other_uses(view, variable)
+    training = None if obstacle is not None else training_of(view, variable)
+    return training if isinstance(training, Obstacle) else obstacle
 
 
 def readers_of_ids(view: GraphView, variable: StaticVariable) -> set[str]:
@@ -348,10 +353,42 @@ def _reads_awaited(view: GraphView, variable: StaticVariable) -> Obstacle | None
         uses = uses_of(view, name)
         going = {*uses.nodes(), *(save for save, _ in uses.saves)}
         for read in uses.reads:
-            waiting = next((node for node in view.control_consumers(read) if node not in going), None)
+            waiting = next(_waiting_for(view, read, uses, going), None)
             if waiting is not None:
                 return Obstacle(waiting, f"waits for {read!r}, which reads all of variable {name!r}")
     return None
+
+
+def _waiting_for(view: GraphView, read: str, uses: Uses, going: Collection[str]) -> Iterator[str]:
+    """The nodes that wait for a read of a variable and can wait neither for the lookup nor for what saves the table.
+
+    A function lets its results wait for all that it reads. For what nobody looks at, or for a shape, nobody need wait.
+    """
+    readers = _readers(view, read, uses)
+    if not readers:
+        return
+    for name in view.control_consumers(read):
+        if name in going:
+            continue
+        node = view.node(name)
+        others = [source for source in (*(ref.node for ref in node.inputs), *node.controls) if source not in going]
+        left = readers - ancestors(view, others)
+        # Where the lookup does not depend on it, it waits for the lookup instead.
+        if not left <= set(uses.gathers) or name in ancestors(view, left):
+            yield name
+
+
+def _readers(view: GraphView, read: str, uses: Uses) -> set[str]:
+    """What is done with a value that was read, but for asking its shape."""
+    found: set[str] = set()
+    stack = [read]
+    while stack:
+        for edge in view.data_edges(stack.pop()):
+            if edge.consumer in uses.reads:
+                stack.append(edge.consumer)
+            elif edge.consumer not in uses.shapes:
+                found.add(edge.consumer)
+    return found
 
 
 def _sources(
