@@ -14,7 +14,7 @@ from mx_rec.passes.static_lookups.initial_values import ByKey, by_key
 from mx_rec.passes.static_lookups.lookups import StaticLookup, StaticVariable
 from mx_rec.passes.static_lookups.modulo import Bound, bounds_of
 from mx_rec.passes.static_lookups.rules import Update
-from mx_rec.passes.static_lookups.saving import why_not_taken_out
+from mx_rec.passes.static_lookups.saving import saved_apart, why_not_taken_out
 from mx_rec.passes.static_lookups.sums import ids_summed_by, why_not_by_position
 from mx_rec.passes.static_lookups.updates import Gradient, find_update, gradient_of
 from mx_rec.passes.static_lookups.values import flat_origin, same_formula
@@ -155,6 +155,9 @@ def make_plan(
         obstacle = why_not_taken_out(view, uses_of(view, name).saves, uses_of(view, name).restores)
         if obstacle is not None:
             return obstacle
+    obstacle = saved_apart(view, [*variable.nodes, *slots])
+    if obstacle is not None:
+        return obstacle
     initial = [uses_of(view, name).initial for name in variable.nodes]
     value = view.node(initial[0][0]).inputs[1] if initial[0] else None
     recognised = None if value is None else by_key(view, value, table_name)
@@ -271,8 +274,9 @@ def training_of(view: GraphView, variable: StaticVariable) -> TrainedBy | Obstac
         return obstacle
     gradients: list[Gradient] = []
     sources: list[tuple[Source, ...]] = []
+    looked_up = [ids for ids in _ids_of_lookups(view, variable.lookups) if ids is not None]
     for update in updates:
-        gradient = gradient_of(view, update)
+        gradient = gradient_of(view, update, looked_up)
         if isinstance(gradient, Obstacle):
             return gradient
         group = _sources(view, variable, gradient, update)
@@ -290,7 +294,7 @@ def _differs(view: GraphView, first: Update, other: Update) -> Obstacle | None:
         and first.rule.constants == other.rule.constants
         and first.rule.attrs == other.rule.attrs
         and [slot.initial_value for slot in first.slots] == [slot.initial_value for slot in other.slots]
-        and all(same_formula(view, a[1], b[1]) for a, b in zip(first.rule.scalars, other.rule.scalars))
+        and all(same_formula(view, a[1], b[1], waiting=True) for a, b in zip(first.rule.scalars, other.rule.scalars))
     )
     return None if equal else Obstacle(other.nodes[0], f"updates a partition otherwise than {first.nodes[0]!r}")
 
@@ -405,6 +409,9 @@ def _sources(
             obstacle = why_not_by_position(view, segment.node, update, gradient)
             if obstacle is not None:
                 return obstacle
+        if source is None and view.node(segment.node).op == "Unique":
+            reason = f"updates rows of the ids that {segment.node!r} has made distinct, not of those of a lookup"
+            return Obstacle(update.nodes[0], f"{reason}; give the optimizer the gradient as tf.gradients gives it")
         if source is None:
             reason = f"updates rows of {segment.node!r}, which are not those of a lookup of the variable"
             return Obstacle(update.nodes[0], reason)

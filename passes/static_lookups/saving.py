@@ -67,6 +67,29 @@ def why_not_taken_out(view: GraphView, saves: Iterable[tuple[str, int]], restore
     return None
 
 
+def saved_apart(view: GraphView, variables: Sequence[str]) -> Obstacle | None:
+    """A Saver that has some of these variables without the others: a table has its rows and slots together."""
+    for what in ("saves", "restores"):
+        by_prefix: dict[TensorRef | None, dict[str, str]] = {}
+        for name in variables:
+            uses = uses_of(view, name)
+            nodes = [save for save, _ in uses.saves]
+            if what == "restores":
+                nodes = [_restore_of(view, assign).name for assign in uses.restores]
+            for node in nodes:
+                by_prefix.setdefault(_prefix(view, view.node(node)), {})[name] = node
+        for found in by_prefix.values():
+            missing = next((name for name in variables if name not in found), None)
+            if missing is not None:
+                having, node = next(iter(found.items()))
+                reason = (
+                    f"{what} {having!r} without {missing!r}; the rows of a table and the slots of its optimizer are "
+                    "saved and restored together, so let that Saver have both or neither"
+                )
+                return Obstacle(node, reason)
+    return None
+
+
 def saved_name(view: GraphView, variable: str) -> str:
     """The name under which the graph saves a variable; its own if it does not."""
     for save, index in uses_of(view, variable).saves:
