@@ -1,5 +1,6 @@
 // Restoring a table from files.
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <unordered_set>
@@ -57,36 +58,18 @@ int PartOf(Key key, int parts) {
 
 // Puts the keys of files into a table that is held exclusively, newest file
 // first: a key that is there already, or that a newer file calls evicted, is
-// stale.
+// stale. Rows are the same whatever the number of threads.
 class TableImpl::Filler {
  public:
   Filler(TableImpl* table, const RestoreRequest& request)
-      : table_(table), request_(request) {}
+      : table_(table),
+        request_(request),
+        initials_(table->is_fixed() ? request.slots.initial_values
+                                    : table->slots_.initial_values),
+        stride_(table->options_.dim *
+                (1 + static_cast<int64_t>(initials_.size()))) {}
 
-  Status Add(TableFileReader* reader) {
-    const Manifest& manifest = reader->manifest();
-    keys_column_ = ColumnOf(manifest, BlockKind::kRows, "keys");
-    counts_column_ = ColumnOf(manifest, BlockKind::kRows, "counts");
-    rows_column_ = ColumnOf(manifest, BlockKind::kRows, "rows");
-    file_stride_ = manifest.stride();
-    std::vector<Key> evicted;
-    times_column_ = ColumnOf(manifest, BlockKind::kRows, "times");
-    std::vector<Key> history;
-    const Status status = reader->Read([&](const Block& block) {
-      if (block.kind == BlockKind::kHistory) {
-        return AddHistory(block, &history);
-      }
-      if (block.kind == BlockKind::kEvicted) {
-        const Key* keys = block.column<Key>(0);
-        evicted.insert(evicted.end(), keys, keys + block.size);
-        return Status::Ok();
-      }
-      return block.kind == BlockKind::kRows ? AddRows(block) : Status::Ok();
-    });
-    evicted_.insert(evicted.begin(), evicted.end());
-    settled_.insert(history.begin(), history.end());
-    return status;
-  }
+  Status Add(TableFileReader* reader);
 
   // There are older files, which may say something else of candidates.
   void KeepHistory() { keeps_history_ = true; }
@@ -95,152 +78,297 @@ class TableImpl::Filler {
   int64_t skipped() const { return skipped_; }
 
  private:
-  Status AddRows(const Block& block) {
-    const Key* const keys = block.column<Key>(keys_column_);
-    taken_.clear();
-    for (int64_t i = 0; i < block.size; ++i) {
-      if (request_.parts > 1 &&
-          PartOf(keys[i], request_.parts) != request_.part) {
-        ++skipped_;
-        continue;
-      }
-      if (!evicted_.empty() && evicted_.count(keys[i]) > 0) continue;
-      taken_.push_back(i);
-    }
-    rows_.clear();
-    Status status = Insert(keys);
+  class Thread;
+
+  Status NoMemoryToIndex() const {
+    return Status::ResourceExhausted(
+        "table '" + table_->options_.name + "': no memory to index more than " +
+        std::to_string(added_.load(std::memory_order_relaxed)) + " keys");
+  }
+  Status Insert(Span<const Key> keys, std::vector<int64_t>* taken,
+                std::vector<RowIndex>* rows);
+  Status AddHistory(const Block& block);
+  void Finish(const Block& block, Span<const int64_t> taken,
+              Span<const RowIndex> rows);
+
+  TableImpl* const table_;
+  const RestoreRequest& request_;
+  // Slots of rows as they are stored, and values of such a row.
+  const std::vector<float>& initials_;
+  const int64_t stride_;
+  bool keeps_history_ = false;
+  bool is_first_ = true;
+  std::unordered_set<Key> evicted_;
+  std::unordered_set<Key> settled_;  // candidates or none, by a newer file
+
+  // Of the file that is being read.
+  int keys_column_ = 0;
+  int counts_column_ = -1;
+  int times_column_ = -1;
+  int rows_column_ = 0;
+  int64_t file_stride_ = 0;
+  int64_t copied_ = 0;     // values of a row that come from the file
+  bool in_place_ = false;  // rows are read to where they stay
+  std::vector<Key> file_evicted_;
+  std::vector<Key> file_history_;
+
+  std::atomic<int64_t> added_{0};
+  int64_t skipped_ = 0;
+};
+
+// What one thread does with blocks. Most tables come from one file, all of
+// whose keys are new: their rows are read to where they stay, and inserted in
+// any order. Else rows are given, in the order of the file, to those that are
+// wanted.
+class TableImpl::Filler::Thread final : public BlockVisitor {
+ public:
+  explicit Thread(Filler* filler) : filler_(filler), table_(filler->table_) {}
+
+  Status Place(BlockKind kind, int64_t size, BlockPlan* plan) override {
+    plan->in_turn = kind != BlockKind::kRows || !filler_->in_place_;
+    if (plan->in_turn || size == 0) return Status::Ok();
+    const Status status =
+        table_->rows_->Allocate(static_cast<uint32_t>(size), &first_row_);
     if (!status.ok()) return status;
-    Fill(block, keys);
-    added_ += static_cast<int64_t>(rows_.size());
+    plan->column = filler_->rows_column_;
+    const RowAccess& access = *table_->rows_;
+    const int64_t row_bytes =
+        filler_->stride_ * static_cast<int64_t>(sizeof(float));
+    for (int64_t i = 0; i < size;) {
+      const RowIndex row = first_row_ + static_cast<RowIndex>(i);
+      const int64_t rows = std::min(size - i, access.RowsInARow(row));
+      plan->pieces.push_back(
+          {reinterpret_cast<char*>(access.Row(row)), rows * row_bytes});
+      i += rows;
+    }
     return status;
   }
 
-  Status AddHistory(const Block& block, std::vector<Key>* history) {
-    const auto& admission = table_->options_.admission;
-    if (!admission.admits()) return Status::Ok();
-    const Key* const keys = block.column<Key>(0);
-    const int64_t* const counts = block.column<int64_t>(1);
-    const int64_t* const times = block.column<int64_t>(2);
-    for (int64_t i = 0; i < block.size; ++i) {
-      const Key key = keys[i];
-      if (request_.parts > 1 && PartOf(key, request_.parts) != request_.part) {
-        continue;
-      }
-      if (keeps_history_) history->push_back(key);
-      if (evicted_.count(key) > 0 || settled_.count(key) > 0) continue;
-      const uint64_t hash = HashKey(key);
-      Shard* const shard = table_->shards_[ShardOf(hash)].get();
-      RowIndex row = 0;
-      if (counts[i] < 0 || shard->index.Find(hash, key, *table_->rows_, &row)) {
-        continue;
-      }
-      Candidates::Entry* const entry = shard->candidates.FindOrAdd(hash, key);
-      entry->count = counts[i];
-      entry->time = times[i];
-      if (admission.shared_counts != nullptr) {
-        admission.shared_counts->Add(key, counts[i]);
-      }
+  Status Take(const Block& block) override {
+    if (block.kind == BlockKind::kHistory) return filler_->AddHistory(block);
+    if (block.kind == BlockKind::kEvicted) {
+      const Key* keys = block.column<Key>(0);
+      std::vector<Key>& evicted = filler_->file_evicted_;
+      evicted.insert(evicted.end(), keys, keys + block.size);
+      return Status::Ok();
     }
-    return Status::Ok();
+    if (block.kind != BlockKind::kRows) return Status::Ok();
+    return filler_->Insert(
+        {block.column<Key>(filler_->keys_column_), block.size}, &taken_,
+        &rows_);
   }
 
-  // Leaves in taken_ the positions of keys that were missing, with their new
-  // rows in rows_.
-  Status Insert(const Key* keys) {
-    const int64_t n = static_cast<int64_t>(taken_.size());
-    int64_t kept = 0;
-    const auto shard_of = [&](int64_t i) -> std::pair<uint64_t, Shard*> {
-      const uint64_t hash = HashKey(keys[taken_[i]]);
-      return {hash, table_->shards_[ShardOf(hash)].get()};
-    };
-    for (int64_t i = 0; i < n; ++i) {
-      if (i + kAhead < n) {
-        const auto ahead = shard_of(i + kAhead);
-        ahead.second->index.PrefetchBucket(ahead.first);
-      }
-      const auto at = shard_of(i);
-      RowIndex row = 0;
-      if (at.second->index.Find(at.first, keys[taken_[i]], *table_->rows_,
-                                &row)) {
-        continue;
-      }
-      if (!at.second->index.Reserve(*table_->rows_)) {
-        return Status::ResourceExhausted("table '" + table_->options_.name +
-                                         "': no memory to index more "
-                                         "than " +
-                                         std::to_string(added_) + " keys");
-      }
-      const Status status = table_->rows_->Allocate(1, &row);
+  Status Use(const Block& block) override {
+    if (block.kind != BlockKind::kRows) return Status::Ok();
+    if (!filler_->in_place_) {
+      Copy(block);
+    } else {
+      const Status status =
+          InsertInPlace({block.column<Key>(filler_->keys_column_), block.size});
       if (!status.ok()) return status;
-      *table_->rows_->KeyOf(row) = keys[taken_[i]];
-      at.second->index.Insert(at.first, row);
-      rows_.push_back(row);
-      taken_[kept++] = taken_[i];
     }
-    taken_.resize(kept);
+    filler_->Finish(block, taken_, rows_);
     return Status::Ok();
   }
 
-  void Fill(const Block& block, const Key* keys) {
+ private:
+  Status InsertInPlace(Span<const Key> keys) {
+    const RowAccess access = *table_->rows_;
+    const auto shard_of = [this](uint64_t hash) {
+      return table_->shards_[ShardOf(hash)].get();
+    };
+    taken_.clear();
+    rows_.clear();
+    for (int64_t i = 0; i < keys.size(); ++i) {
+      if (i + kAhead < keys.size()) {
+        const uint64_t ahead = HashKey(keys[i + kAhead]);
+        shard_of(ahead)->index.PrefetchBucket(ahead);
+      }
+      const uint64_t hash = HashKey(keys[i]);
+      Shard* const shard = shard_of(hash);
+      const RowIndex row = first_row_ + static_cast<RowIndex>(i);
+      *access.KeyOf(row) = keys[i];
+      std::lock_guard<std::mutex> lock(shard->mutex);
+      // A file has a key once; the row of a second one would be left unused.
+      RowIndex other = 0;
+      if (shard->index.Find(hash, keys[i], access, &other)) continue;
+      if (!shard->index.Reserve(access)) return filler_->NoMemoryToIndex();
+      shard->index.Insert(hash, row);
+      taken_.push_back(i);
+      rows_.push_back(row);
+    }
+    return Status::Ok();
+  }
+
+  void Copy(const Block& block) {
     const RowAccess access = *table_->rows_;
     const bool fixed = table_->is_fixed();
     const int64_t dim = table_->options_.dim;
-    const std::vector<float>& initials =
-        fixed ? request_.slots.initial_values : table_->slots_.initial_values;
-    const int64_t stride = dim * (1 + static_cast<int64_t>(initials.size()));
-    // Slots of the file go along only if they are those of the table.
-    const int64_t copied =
-        request_.with_slots && file_stride_ == stride ? stride : dim;
-    const float* const from = block.column<float>(rows_column_);
+    const int64_t stride = filler_->stride_;
+    const int64_t copied = filler_->copied_;
+    const float* const from = block.column<float>(filler_->rows_column_);
     if (fixed) buffer_.resize(rows_.size() * stride);
     for (size_t i = 0; i < rows_.size(); ++i) {
       float* const to =
           fixed ? buffer_.data() + i * stride : access.Row(rows_[i]);
-      std::memcpy(to, from + taken_[i] * file_stride_, copied * sizeof(float));
+      std::memcpy(to, from + taken_[i] * filler_->file_stride_,
+                  copied * sizeof(float));
       for (int64_t at = copied; at < stride; at += dim) {
-        std::fill_n(to + at, dim, initials[at / dim - 1]);
+        std::fill_n(to + at, dim, filler_->initials_[at / dim - 1]);
       }
-      if (table_->options_.record_counts) {
-        const int64_t count =
-            counts_column_ < 0
-                ? 0
-                : block.column<int64_t>(counts_column_)[taken_[i]];
-        access.CountOf(rows_[i])->store(count, std::memory_order_relaxed);
-        const auto& shared = table_->options_.admission.shared_counts;
-        if (shared != nullptr) shared->Add(keys[taken_[i]], count);
-      }
-      if (table_->options_.admission.record_times) {
-        const int64_t time =
-            times_column_ < 0 ? 0
-                              : block.column<int64_t>(times_column_)[taken_[i]];
-        access.TimeOf(rows_[i])->store(time, std::memory_order_relaxed);
-      }
-      if (!table_->padding_keys_.empty() &&
-          table_->padding_keys_.count(keys[taken_[i]]) > 0) {
-        access.Freeze(rows_[i]);
-      }
-      if (fixed) access.SetInitialized(rows_[i]);
-      access.MakeVisible(rows_[i]);
     }
-    if (fixed && !rows_.empty()) request_.write_rows(rows_, buffer_.data());
+    if (fixed && !rows_.empty()) {
+      filler_->request_.write_rows(rows_, buffer_.data());
+    }
   }
 
+  Filler* const filler_;
   TableImpl* const table_;
-  const RestoreRequest& request_;
-  std::unordered_set<Key> evicted_;
-  int keys_column_ = 0;
-  int counts_column_ = -1;
-  int times_column_ = -1;
-  bool keeps_history_ = false;
-  std::unordered_set<Key> settled_;  // candidates or none, by a newer file
-  int rows_column_ = 0;
-  int64_t file_stride_ = 0;
+  RowIndex first_row_ = 0;  // of a block that is read in place
+  // Of the keys that are taken: their positions in the block, and their rows.
   std::vector<int64_t> taken_;
   std::vector<RowIndex> rows_;
   std::vector<float> buffer_;
-  int64_t added_ = 0;
-  int64_t skipped_ = 0;
 };
+
+Status TableImpl::Filler::Add(TableFileReader* reader) {
+  const Manifest& manifest = reader->manifest();
+  keys_column_ = ColumnOf(manifest, BlockKind::kRows, "keys");
+  counts_column_ = ColumnOf(manifest, BlockKind::kRows, "counts");
+  times_column_ = ColumnOf(manifest, BlockKind::kRows, "times");
+  rows_column_ = ColumnOf(manifest, BlockKind::kRows, "rows");
+  file_stride_ = manifest.stride();
+  // Slots of the file go along only if they are those of the table.
+  copied_ = request_.with_slots && file_stride_ == stride_
+                ? stride_
+                : table_->options_.dim;
+  in_place_ = is_first_ && request_.parts == 1 && !table_->is_fixed() &&
+              copied_ == stride_ && file_stride_ == stride_;
+  is_first_ = false;
+  std::vector<Thread> threads(
+      static_cast<size_t>(reader->Threads(request_.threads)), Thread(this));
+  std::vector<BlockVisitor*> visitors;
+  for (Thread& thread : threads) visitors.push_back(&thread);
+  const Status status = reader->Read(visitors);
+  evicted_.insert(file_evicted_.begin(), file_evicted_.end());
+  settled_.insert(file_history_.begin(), file_history_.end());
+  file_evicted_.clear();
+  file_history_.clear();
+  return status;
+}
+
+// Gives rows to those of the keys that are wanted and missing; `taken` has
+// their positions.
+Status TableImpl::Filler::Insert(Span<const Key> keys,
+                                 std::vector<int64_t>* taken,
+                                 std::vector<RowIndex>* rows) {
+  taken->clear();
+  rows->clear();
+  for (int64_t i = 0; i < keys.size(); ++i) {
+    if (request_.parts > 1 &&
+        PartOf(keys[i], request_.parts) != request_.part) {
+      ++skipped_;
+      continue;
+    }
+    if (!evicted_.empty() && evicted_.count(keys[i]) > 0) continue;
+    taken->push_back(i);
+  }
+  const int64_t n = static_cast<int64_t>(taken->size());
+  int64_t kept = 0;
+  const auto shard_of = [&](int64_t i) -> std::pair<uint64_t, Shard*> {
+    const uint64_t hash = HashKey(keys[(*taken)[i]]);
+    return {hash, table_->shards_[ShardOf(hash)].get()};
+  };
+  for (int64_t i = 0; i < n; ++i) {
+    if (i + kAhead < n) {
+      const auto ahead = shard_of(i + kAhead);
+      ahead.second->index.PrefetchBucket(ahead.first);
+    }
+    const auto at = shard_of(i);
+    const Key key = keys[(*taken)[i]];
+    RowIndex row = 0;
+    if (at.second->index.Find(at.first, key, *table_->rows_, &row)) continue;
+    if (!at.second->index.Reserve(*table_->rows_)) return NoMemoryToIndex();
+    const Status status = table_->rows_->Allocate(1, &row);
+    if (!status.ok()) return status;
+    *table_->rows_->KeyOf(row) = key;
+    at.second->index.Insert(at.first, row);
+    rows->push_back(row);
+    (*taken)[kept++] = (*taken)[i];
+  }
+  taken->resize(kept);
+  return Status::Ok();
+}
+
+Status TableImpl::Filler::AddHistory(const Block& block) {
+  const auto& admission = table_->options_.admission;
+  if (!admission.admits()) return Status::Ok();
+  const Key* const keys = block.column<Key>(0);
+  const int64_t* const counts = block.column<int64_t>(1);
+  const int64_t* const times = block.column<int64_t>(2);
+  for (int64_t i = 0; i < block.size; ++i) {
+    const Key key = keys[i];
+    if (request_.parts > 1 && PartOf(key, request_.parts) != request_.part) {
+      continue;
+    }
+    if (keeps_history_) file_history_.push_back(key);
+    if (evicted_.count(key) > 0 || settled_.count(key) > 0) continue;
+    const uint64_t hash = HashKey(key);
+    Shard* const shard = table_->shards_[ShardOf(hash)].get();
+    // Rows may be put in place meanwhile.
+    std::lock_guard<std::mutex> lock(shard->mutex);
+    RowIndex row = 0;
+    if (counts[i] < 0 || shard->index.Find(hash, key, *table_->rows_, &row)) {
+      continue;
+    }
+    Candidates::Entry* const entry = shard->candidates.FindOrAdd(hash, key);
+    entry->count = counts[i];
+    entry->time = times[i];
+    if (admission.shared_counts != nullptr) {
+      admission.shared_counts->Add(key, counts[i]);
+    }
+  }
+  return Status::Ok();
+}
+
+// All of the rows but their values, and makes them visible.
+void TableImpl::Filler::Finish(const Block& block, Span<const int64_t> taken,
+                               Span<const RowIndex> rows) {
+  const RowAccess access = *table_->rows_;
+  const AdmissionOptions& admission = table_->options_.admission;
+  const Key* const keys = block.column<Key>(keys_column_);
+  if (table_->options_.record_counts) {
+    const int64_t* const counts =
+        counts_column_ < 0 ? nullptr : block.column<int64_t>(counts_column_);
+    for (int64_t i = 0; i < rows.size(); ++i) {
+      const int64_t count = counts == nullptr ? 0 : counts[taken[i]];
+      access.CountOf(rows[i])->store(count, std::memory_order_relaxed);
+      if (admission.shared_counts != nullptr) {
+        admission.shared_counts->Add(keys[taken[i]], count);
+      }
+    }
+  }
+  if (admission.record_times) {
+    const int64_t* const times =
+        times_column_ < 0 ? nullptr : block.column<int64_t>(times_column_);
+    for (int64_t i = 0; i < rows.size(); ++i) {
+      access.TimeOf(rows[i])->store(times == nullptr ? 0 : times[taken[i]],
+                                    std::memory_order_relaxed);
+    }
+  }
+  if (!table_->padding_keys_.empty()) {
+    for (int64_t i = 0; i < rows.size(); ++i) {
+      if (table_->padding_keys_.count(keys[taken[i]]) > 0) {
+        access.Freeze(rows[i]);
+      }
+    }
+  }
+  if (table_->is_fixed()) {
+    for (const RowIndex row : rows) access.SetInitialized(row);
+  }
+  access.MakeAllVisible(rows);
+  added_.fetch_add(rows.size(), std::memory_order_relaxed);
+}
 
 // That the files are of a table like this one. Nothing is changed.
 Status TableImpl::CheckSaved(const RestoreRequest& request,
@@ -280,6 +408,21 @@ Status TableImpl::CheckSaved(const RestoreRequest& request,
     if (ColumnOf(manifest, BlockKind::kRows, column) < 0) {
       return Status::DataLoss(who + "without " + column);
     }
+  }
+  for (const Column& column : manifest.columns.at(BlockKind::kRows)) {
+    const bool is_rows = column.name == "rows";
+    const int64_t width = is_rows ? manifest.stride() : 1;
+    if (column.width == width &&
+        column.dtype == (is_rows ? "float32" : "int64")) {
+      continue;
+    }
+    if (!is_rows && column.name != "keys" && column.name != "counts" &&
+        column.name != "times") {
+      continue;
+    }
+    return Status::DataLoss(who + "with " + column.name + " of " +
+                            std::to_string(column.width) + " " + column.dtype +
+                            ", expected " + std::to_string(width));
   }
   return Status::Ok();
 }
@@ -417,7 +560,7 @@ Status TableImpl::Restore(const RestoreRequest& request,
   // files that are not.
   if (size() > 0) {
     for (const auto& reader : readers) {
-      status = reader->Verify();
+      status = reader->Verify(request.threads);
       if (!status.ok()) return status;
     }
   }
@@ -445,6 +588,16 @@ Status TableImpl::Restore(const RestoreRequest& request,
   }
   status = ResetContent(slots);
   if (!status.ok()) return status;
+  // A shard that grows step by step would hash its keys again and again. What
+  // manifests say is checked against what is there.
+  int64_t expected = 0;
+  for (const auto& reader : readers) expected += reader->most_rows();
+  expected = std::min(expected, manifest.size) / request.parts;
+  for (const auto& shard : shards_) {
+    // The most keys that a shard is likely to have.
+    const double keys = static_cast<double>(expected) / kShards;
+    shard->index.Prepare(static_cast<int64_t>(keys + std::sqrt(keys)));
+  }
   Filler filler(this, request);
   for (auto reader = readers.rbegin(); reader != readers.rend(); ++reader) {
     if (readers.size() > 1) filler.KeepHistory();
