@@ -352,6 +352,12 @@ class TableImpl final : public Table {
   void ReadRowsElsewhere(const SaveRequest& request, Span<const RowIndex> rows,
                          float* out) const;
   Status CopyCandidates();
+  // Whether counts, and so what an occurrence counts, matter to anyone.
+  bool HasCoefficients() const {
+    return options_.admission.admits() ||
+           !options_.admission.coefficients.empty();
+  }
+  std::string ShowCoefficients() const;
   void UncountAll();
   void RestoreAdmission(const Manifest& manifest, bool has_times,
                         RestoreReport* report);

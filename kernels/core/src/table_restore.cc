@@ -87,6 +87,7 @@ class TableImpl::Filler {
   }
   Status Insert(Span<const Key> keys, std::vector<int64_t>* taken,
                 std::vector<RowIndex>* rows);
+  void InsertRow(Shard* shard, uint64_t hash, Key key, RowIndex row);
   Status AddHistory(const Block& block);
   void Finish(const Block& block, Span<const int64_t> taken,
               Span<const RowIndex> rows);
@@ -193,7 +194,7 @@ class TableImpl::Filler::Thread final : public BlockVisitor {
       RowIndex other = 0;
       if (shard->index.Find(hash, keys[i], access, &other)) continue;
       if (!shard->index.Reserve(access)) return filler_->NoMemoryToIndex();
-      shard->index.Insert(hash, row);
+      filler_->InsertRow(shard, hash, keys[i], row);
       taken_.push_back(i);
       rows_.push_back(row);
     }
@@ -292,12 +293,22 @@ Status TableImpl::Filler::Insert(Span<const Key> keys,
     const Status status = table_->rows_->Allocate(1, &row);
     if (!status.ok()) return status;
     *table_->rows_->KeyOf(row) = key;
-    at.second->index.Insert(at.first, row);
+    InsertRow(at.second, at.first, key, row);
     rows->push_back(row);
     (*taken)[kept++] = (*taken)[i];
   }
   taken->resize(kept);
   return Status::Ok();
+}
+
+// A key that is both, in whatever order, has its row.
+void TableImpl::Filler::InsertRow(Shard* shard, uint64_t hash, Key key,
+                                  RowIndex row) {
+  shard->index.Insert(hash, row);
+  Candidates::Entry* const entry = shard->candidates.Find(hash, key);
+  if (entry == nullptr) return;
+  table_->Uncount(key, entry->count);
+  shard->candidates.Erase(entry);
 }
 
 Status TableImpl::Filler::AddHistory(const Block& block) {
@@ -385,15 +396,24 @@ Status TableImpl::CheckSaved(const RestoreRequest& request,
                                    manifest.key_dtype + ", expected " +
                                    request.key_dtype);
   }
-  const SlotLayout& slots = is_fixed() ? request.slots : slots_;
-  if (request.with_slots && !manifest.optimizer.empty() &&
-      (is_fixed() || !slots.optimizer.empty()) && !slots.optimizer.empty() &&
-      !SameSlots(manifest, slots)) {
+  const auto differ = [&](const SlotLayout& slots) {
+    return request.with_slots && !manifest.optimizer.empty() &&
+           !slots.optimizer.empty() && !SameSlots(manifest, slots);
+  };
+  if (!is_fixed() && differ(slots_)) {
     return Status::InvalidArgument(
         who + "with " + ShowSlots(manifest.optimizer, manifest.slot_initials) +
         ", but the table has " +
-        ShowSlots(slots.optimizer, slots.initial_values) +
+        ShowSlots(slots_.optimizer, slots_.initial_values) +
         "; train it with the same optimizer");
+  }
+  if (differ(request.slots)) {
+    return Status::InvalidArgument(
+        who + "with " + ShowSlots(manifest.optimizer, manifest.slot_initials) +
+        ", but the table " + (is_fixed() ? "has " : "is trained here with ") +
+        ShowSlots(request.slots.optimizer, request.slots.initial_values) +
+        "; train it with the same optimizer, or take the rows alone by a warm "
+        "start");
   }
   if (is_fixed() && request.parts == 1 &&
       manifest.size > options_.fixed_capacity) {
@@ -490,8 +510,7 @@ Status TableImpl::Clear() {
 }
 
 // What is configured wins over what was saved, and whether the table is frozen
-// is told by what was saved with the same configuration. Not saved:
-// coefficients, which belong to lookups.
+// is told by what was saved with the same configuration.
 void TableImpl::RestoreAdmission(const Manifest& manifest, bool has_times,
                                  RestoreReport* report) {
   const AdmissionOptions& admission = options_.admission;
@@ -513,15 +532,22 @@ void TableImpl::RestoreAdmission(const Manifest& manifest, bool has_times,
       saved("access_threshold") == admission.access_threshold;
   is_frozen_.store(admission.access_threshold == 0 || stays_frozen,
                    std::memory_order_relaxed);
+  const auto compare = [report](const std::string& name, const std::string& now,
+                                const std::string& before) {
+    if (before == now) return;
+    report->differences += (report->differences.empty() ? "" : ", ") + name +
+                           " " + now + " (saved with " + before + ")";
+  };
   for (const auto& [name, now] :
        {std::pair<const char*, int64_t>{"access_threshold",
                                         admission.access_threshold},
         {"eviction_threshold", admission.eviction_threshold}}) {
-    if (saved(name) == now) continue;
-    report->differences +=
-        std::string(report->differences.empty() ? "" : ", ") + name + " " +
-        std::to_string(now) + " (saved with " + std::to_string(saved(name)) +
-        ")";
+    compare(name, std::to_string(now), std::to_string(saved(name)));
+  }
+  // Earlier files do not have it.
+  const auto coefficients = manifest.notes.find("faae_coefficient");
+  if (HasCoefficients() && coefficients != manifest.notes.end()) {
+    compare(coefficients->first, ShowCoefficients(), coefficients->second);
   }
 }
 

@@ -257,6 +257,32 @@ TEST(Checkpoint_WithoutSlotsTheyBeginAnew) {
   EXPECT_EQ(Export(*other)[1].row[3], adagrad.initial_accumulator_value);
 }
 
+TEST(Checkpoint_SlotsOfAnOptimizerToComeAreExpected) {
+  const TemporaryDirectory directory;
+  const auto table = MakeTable(Options("t", 3));
+  Train(table.get(), {1, 2}, 0.1f);
+  RestoreRequest request;
+  request.prefix = directory / "m";
+  request.saved = Save(table.get(), directory / "m");
+  request.slots = {"Adagrad", {0.9f}};
+  const auto fresh = MakeTable(Options("t", 3));
+  RestoreReport report;
+  const Status status = fresh->Restore(request, &report);
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_TRUE(status.message().find("with slots of LazyAdam") !=
+              std::string::npos);
+  EXPECT_TRUE(status.message().find("trained here with slots of Adagrad") !=
+              std::string::npos);
+  EXPECT_EQ(fresh->size(), 0);
+  request.with_slots = false;
+  ASSERT_OK(fresh->Restore(request, &report));
+  EXPECT_EQ(fresh->stride(), 3);
+  request.with_slots = true;
+  request.slots = {"LazyAdam", {0, 0}};
+  ASSERT_OK(fresh->Restore(request, &report));
+  EXPECT_TRUE(SameBits(Export(*fresh), Export(*table)));
+}
+
 TEST(Checkpoint_PartsDivideTheKeys) {
   const TemporaryDirectory directory;
   const auto table = MakeTable(Options("t", 3));
@@ -737,6 +763,31 @@ TEST(Checkpoint_ATableThatWasFrozenIsFrozen) {
   ASSERT_OK(table->SetAccessThreshold(0, &in_force));
   ASSERT_OK(Restore(table.get(), directory / "n", thawed));
   EXPECT_FALSE(table->admission_state().is_frozen);
+}
+
+TEST(Checkpoint_CoefficientsAreComparedIfBothAreKnown) {
+  const TemporaryDirectory directory;
+  TableOptions options = Options("t", 2);
+  options.admission.access_threshold = 3;
+  options.admission.coefficients = {2, 5};
+  const auto table = MakeTable(options);
+  SavedTable saved = Save(table.get(), directory / "m");
+  EXPECT_EQ(saved.manifest.notes["faae_coefficient"], std::string("2,5"));
+  RestoreReport report;
+  ASSERT_OK(Restore(table.get(), directory / "m", saved, &report));
+  EXPECT_EQ(report.differences, std::string());
+  options.admission.coefficients.clear();
+  const auto other = MakeTable(options);
+  ASSERT_OK(Restore(other.get(), directory / "m", saved, &report));
+  EXPECT_EQ(report.differences,
+            std::string("faae_coefficient 1 (saved with 2,5)"));
+  // A table that counts nothing has no use for them.
+  const auto plain = MakeTable(Options("t", 2));
+  saved = Save(plain.get(), directory / "plain");
+  EXPECT_EQ(saved.manifest.notes.count("faae_coefficient"), size_t{0});
+  report = RestoreReport();
+  ASSERT_OK(Restore(table.get(), directory / "plain", saved, &report));
+  EXPECT_TRUE(report.differences.find("coefficient") == std::string::npos);
 }
 
 TEST(Checkpoint_WaitingKeysWithoutTimesAgeFromTheFirstEviction) {
