@@ -448,7 +448,7 @@ doing, prefix, *coefficients = sys.argv[1:]
 table = create_table(tf.int64, 4, "user", tf1.zeros_initializer())
 found = [
     sparse_lookup(
-        table, tf.constant([1, 2, 2]), name=f"lookup_{position}",
+        table, tf.constant([1, 2, 2], tf.int64), name=f"lookup_{position}",
         access_and_evict_config={"access_threshold": 3, "faae_coefficient": int(coefficient)},
     )
     for position, coefficient in enumerate(coefficients)

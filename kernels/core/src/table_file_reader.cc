@@ -20,10 +20,6 @@ namespace {
 
 // Larger ones are not written; a damaged number must not make us allocate.
 constexpr uint64_t kMaxPayload = uint64_t{1} << 31;
-// That the kernel is asked to read before they are needed: more requests at a
-// time than it makes by itself.
-constexpr int64_t kBytesAhead = int64_t{16} << 20;
-constexpr int64_t kBytesAsked = int64_t{2} << 20;
 // A file gives each thread so much to do; more threads than that, a disk does
 // not keep busy.
 constexpr int64_t kBytesPerThread = int64_t{4} << 20;
@@ -277,7 +273,6 @@ struct Progress {
   uint32_t blocks_crc = 0;
   int64_t turns_given = 0;  // to blocks that are taken in turn
   int64_t turn = 0;
-  int64_t asked = 0;  // the kernel reads what is before
   // The first block in the file with which something is wrong.
   int64_t failed_block = kNoError;
   Status status;
@@ -304,7 +299,8 @@ class TableFileReader::Impl::Thread {
       if (!Next()) return;
       // What waits for the disk would keep the others from their blocks.
       lock.unlock();
-      Status status = Read();
+      Status status =
+          file_.ReadBlock(place_, begins_, plan_, &buffer_, &block_);
       if (status.ok() && plan_.in_turn) {
         lock.lock();
         progress_->changed.wait(lock, [this] {
@@ -332,12 +328,6 @@ class TableFileReader::Impl::Thread {
     Progress& progress = *progress_;
     if (progress.failed_block != kNoError) return false;
     if (progress.offset >= file_.manifest_offset) return false;
-    ask_ = -1;
-    if (progress.asked < file_.manifest_offset &&
-        progress.asked < progress.offset + kBytesAhead) {
-      ask_ = progress.asked;
-      progress.asked += kBytesAsked;
-    }
     number_ = progress.blocks++;
     plan_ = BlockPlan{};
     Status status =
@@ -355,20 +345,12 @@ class TableFileReader::Impl::Thread {
     return true;
   }
 
-  Status Read() {
-    if (ask_ >= 0) {
-      posix_fadvise(file_.handle.get(), ask_, kBytesAsked, POSIX_FADV_WILLNEED);
-    }
-    return file_.ReadBlock(place_, begins_, plan_, &buffer_, &block_);
-  }
-
   const Impl& file_;
   Progress* const progress_;
   BlockVisitor* const visitor_;
   // Of the block in hand.
   int64_t number_ = 0;
   int64_t turn_ = 0;
-  int64_t ask_ = -1;
   BlockPlace place_;
   std::vector<int64_t> begins_;
   BlockPlan plan_;
@@ -411,6 +393,9 @@ int TableFileReader::Threads(int threads) const {
 }
 
 Status TableFileReader::Read(const std::vector<BlockVisitor*>& visitors) {
+  // The kernel reads ahead by itself, with larger pages than where it is told
+  // what will be needed.
+  posix_fadvise(impl_->handle.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
   Progress progress;
   std::vector<std::thread> others;
   for (size_t i = 1; i < visitors.size(); ++i) {

@@ -77,6 +77,8 @@ struct Manifest {
   int64_t stride() const {
     return dim * (1 + static_cast<int64_t>(slot_initials.size()));
   }
+  // The place of a column in blocks of a kind, -1 if they have none.
+  int ColumnOf(BlockKind kind, const char* name) const;
   std::string Encode() const;
   // DataLoss, naming `source`, for text that is no manifest or is of a later
   // version.
