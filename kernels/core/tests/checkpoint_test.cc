@@ -331,6 +331,53 @@ std::set<std::vector<int64_t>> CandidatesOf(const Table& table) {
   return found;
 }
 
+// Whichever block comes first.
+TEST(Checkpoint_AKeyWithARowIsNoCandidate) {
+  const TemporaryDirectory directory;
+  for (const bool rows_first : {true, false}) {
+    Manifest manifest;
+    manifest.table = "t";
+    manifest.dim = 2;
+    manifest.size = 1;
+    manifest.columns[BlockKind::kRows] = {{"keys", "int64", 1},
+                                          {"rows", "float32", 2}};
+    manifest.columns[BlockKind::kHistory] = {
+        {"keys", "int64", 1}, {"counts", "int64", 1}, {"times", "int64", 1}};
+    const std::string prefix = directory / (rows_first ? "rows" : "history");
+    ASSERT_OK(PrepareFile(prefix, 0, &manifest));
+    std::unique_ptr<TableFileWriter> writer;
+    ASSERT_OK(TableFileWriter::Create(prefix, 0, manifest, 1 << 20, &writer));
+    BlockBuffer rows(manifest.columns[BlockKind::kRows], 1);
+    rows.kind = BlockKind::kRows;
+    rows.size = 1;
+    rows.column<Key>(0)[0] = 7;
+    rows.column<float>(1)[0] = 1.5f;
+    rows.column<float>(1)[1] = 2.5f;
+    BlockBuffer history(manifest.columns[BlockKind::kHistory], 2);
+    history.kind = BlockKind::kHistory;
+    history.size = 2;
+    for (int i = 0; i < 2; ++i) {
+      history.column<Key>(0)[i] = 7 + i;
+      history.column<int64_t>(1)[i] = 1;
+      history.column<int64_t>(2)[i] = 3;
+    }
+    ASSERT_OK(writer->WriteBlock(rows_first ? &rows : &history));
+    ASSERT_OK(writer->WriteBlock(rows_first ? &history : &rows));
+    SavedTable saved;
+    saved.files.resize(1);
+    ASSERT_OK(writer->Finish(&manifest, &saved.files[0]));
+    saved.manifest = manifest;
+    TableOptions options = Options("t", 2);
+    options.admission.access_threshold = 2;
+    const auto table = MakeTable(options);
+    ASSERT_OK(Restore(table.get(), prefix, saved));
+    EXPECT_EQ(table->size(), 1);
+    EXPECT_TRUE(SameBits(Gather(*table, Find(*table, {7})), {1.5f, 2.5f}));
+    EXPECT_TRUE(CandidatesOf(*table) ==
+                (std::set<std::vector<int64_t>>{{8, 1, 3}}));
+  }
+}
+
 // A base of many blocks, of rows and of candidates, and a delta; and what was
 // in the table at both.
 struct LargeTable {
