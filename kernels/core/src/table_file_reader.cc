@@ -393,8 +393,8 @@ int TableFileReader::Threads(int threads) const {
 }
 
 Status TableFileReader::Read(const std::vector<BlockVisitor*>& visitors) {
-  // The kernel reads ahead by itself, with larger pages than where it is told
-  // what will be needed.
+  // The kernel reads ahead by itself, faster than if it is told what will be
+  // needed.
   posix_fadvise(impl_->handle.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
   Progress progress;
   std::vector<std::thread> others;
