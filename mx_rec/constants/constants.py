@@ -21,6 +21,7 @@ LIBREC_TF_REC_V1_CPU_SO = "LIBREC_TF_REC_V1_CPU_SO"
 
 # Node attributes of this project. TensorFlow keeps attributes that start with an underscore
 # through import, export and SavedModel.
+ATTR_COEFFICIENTS = "_mx_rec_coefficients"  # the op of tables reads it
 ATTR_COLLECTIONS = "_mx_rec_collections"
 ATTR_GRAPH_TOKEN = "_mx_rec_graph"
 ATTR_LOOKUP = "_mx_rec_lookup"

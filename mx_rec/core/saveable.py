@@ -23,8 +23,9 @@ from mx_rec import ops
 from mx_rec.checkpoint import manifest_key
 from mx_rec.core import graph_state
 from mx_rec.core.table import EmbeddingTable
-from mx_rec.graph.op_signatures import OP_CHECKPOINT_FOLDER, OP_TABLE_SAVE
-from mx_rec.tf_compat import SaveableObject, SaveSpec, add_control_inputs, register_collection_proto
+from mx_rec.graph.attrs import attr_bytes, attr_floats
+from mx_rec.graph.op_signatures import OP_CHECKPOINT_FOLDER, OP_TABLE_RESTORE, OP_TABLE_SAVE
+from mx_rec.tf_compat import SaveableObject, SaveSpec, add_control_inputs, register_collection_proto, set_attr
 from mx_rec.util.log import logger
 
 SAVEABLE_OBJECTS = tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS
@@ -43,7 +44,7 @@ class SavedParts:
         handle: tensor of the table's handle.
         variables: tensors of the handles of rows and slots, of a table of fixed capacity.
         steps: tensor of the handle of its optimizer's step count, or none.
-        optimizer: whose slots they are.
+        optimizer: whose slots they are; of a table that grows, the one that trains it in the graph, if that is known.
         slot_initials: what each slot begins with.
     """
 
@@ -72,6 +73,9 @@ class TableSaveable(SaveableObject):
     def parts(self) -> SavedParts:
         """What is saved now: an optimizer may have added its slots since the table was made."""
         state = graph_state.state_of(self._graph)
+        if not self._parts.variables:
+            kind = self._kind_of_slots(state)
+            return dataclasses.replace(self._parts, optimizer=kind.optimizer, slot_initials=kind.initial_values)
         slots = state.slots.get(self._parts.table_name)
         table = state.tables.get(self._parts.table_name)
         if slots is None or table is None or table.variable is None:
@@ -83,6 +87,23 @@ class TableSaveable(SaveableObject):
             optimizer=slots.optimizer,
             slot_initials=slots.initial_values,
         )
+
+    def _kind_of_slots(self, state: graph_state.GraphState) -> graph_state.SlotKind:
+        """That of the only optimizer with slots that trains a table that grows; else an empty one."""
+        kinds = set(state.slot_kinds.get(self._parts.table_name, ()))
+        if self._parts.optimizer:  # that it had in another process
+            kinds.add(graph_state.SlotKind(self._parts.optimizer, self._parts.slot_initials))
+        return kinds.pop() if len(kinds) == 1 else graph_state.SlotKind("", ())
+
+    def tell_restores(self) -> None:
+        """Lets restores that are in the graph already know of an optimizer, unless a session has them."""
+        parts = self.parts
+        if ops.graph_was_run(graph_state.state_of(self._graph).token):
+            return
+        for operation in self._tensor(parts.handle).consumers():
+            if operation.type == OP_TABLE_RESTORE and operation.get_attr("with_slots"):
+                set_attr(operation, "optimizer", attr_bytes(parts.optimizer))
+                set_attr(operation, "slot_initials", attr_floats(parts.slot_initials))
 
     def restore(self, restored_tensors: Sequence[tf.Tensor], restored_shapes: Any) -> tf.Operation:
         """The op that restores the table from the manifest that the Saver's op reads."""
@@ -106,8 +127,9 @@ class TableSaveable(SaveableObject):
                 [self._tensor(name) for name in parts.steps],
                 file_number=parts.file_number,
                 key_dtype=parts.key_dtype,
-                optimizer=parts.optimizer,
-                slot_initials=parts.slot_initials,
+                # A table that grows knows its slots itself.
+                optimizer=parts.optimizer if parts.variables else "",
+                slot_initials=parts.slot_initials if parts.variables else (),
             )
 
     def _tensor(self, name: str) -> tf.Tensor:
@@ -204,6 +226,23 @@ def add_saveable(table: EmbeddingTable) -> None:
     number = 1 + max((saveable.parts.file_number for saveable in saveables), default=-1)
     parts = SavedParts(table.table_name, table.key_dtype.name, number, table.handle.name, variables)
     graph.add_to_collection(SAVEABLE_OBJECTS, TableSaveable(graph, parts))
+
+
+def note_slots(handle: tf.Tensor, kind: graph_state.SlotKind) -> None:
+    """Notes that an optimizer with slots trains a table that grows: what has other slots is not restored to it.
+
+    Args:
+        handle: of the table.
+        kind: of slots.
+    """
+    name = handle.op.get_attr("table_name").decode()
+    kinds = graph_state.state_of(handle.graph).slot_kinds.setdefault(name, set())
+    if kind in kinds:
+        return
+    kinds.add(kind)
+    for saveable in table_saveables(handle.graph):
+        if saveable.parts.handle == handle.name:
+            saveable.tell_restores()
 
 
 def table_saveables(graph: tf.Graph) -> list[TableSaveable]:

@@ -526,8 +526,8 @@ def table_restore(
         variables: see `table_save`; variables without a value get one.
         steps: see `table_save`.
         key_dtype: of the table; the saved one must be equal.
-        optimizer: see `table_save`.
-        slot_initials: see `table_save`.
+        optimizer: see `table_save`; for a table that grows, the optimizer that trains it, if that is known.
+        slot_initials: the same, of its slots.
         with_slots: else the rows alone are restored, and slots and steps begin anew.
         part: see `parts`.
         parts: if above 1, only the keys whose hash belongs to `part` are taken.

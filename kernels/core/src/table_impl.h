@@ -2,7 +2,7 @@
 // subject: keys and addresses (table_keys.cc), reading rows (table_read.cc),
 // updates (table_update.cc), rows kept elsewhere (table_fixed.cc), admission
 // (table_admission.cc), eviction (table_evict.cc), files (table_snapshot.cc,
-// table_restore.cc), and the table as a whole (table.cc).
+// table_restore.cc, table_filler.cc), and the table as a whole (table.cc).
 #ifndef MXREC_SRC_TABLE_IMPL_H_
 #define MXREC_SRC_TABLE_IMPL_H_
 
@@ -368,6 +368,12 @@ class TableImpl final : public Table {
   // For the holder of a shared layout lock.
   void KeepForWrites(Span<const int64_t> offsets);
   Status CopyCandidates();
+  // Whether counts, and so what an occurrence counts, matter to anyone.
+  bool HasCoefficients() const {
+    return options_.admission.admits() ||
+           !options_.admission.coefficients.empty();
+  }
+  std::string ShowCoefficients() const;
   void UncountAll();
   void RestoreAdmission(const Manifest& manifest, bool has_times,
                         RestoreReport* report);

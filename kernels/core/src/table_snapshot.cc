@@ -246,6 +246,9 @@ Status TableImpl::Stream(const SaveRequest& request, SaveKind kind,
       manifest->notes["frozen"] = std::to_string(state.is_frozen ? 1 : 0);
       manifest->notes["newest_time"] = std::to_string(state.newest_time);
     }
+    if (HasCoefficients()) {
+      manifest->notes["faae_coefficient"] = ShowCoefficients();
+    }
     manifest->size = size() - left_out;
     manifest->steps = is_fixed() ? steps : slot_steps_;
     manifest->updates = update_count_.load(std::memory_order_relaxed);

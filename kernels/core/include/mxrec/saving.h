@@ -54,13 +54,18 @@ struct RestoreRequest {
   // Only keys of this part are taken: those of PartOf(key, parts) == part.
   int part = 0;
   int parts = 1;
-  // Of a table of fixed capacity: its slots, what keeps the rows still from
+  // That read and fill; 0: see TableFileReader::Threads.
+  int threads = 0;
+  // Those that rows must have if they have any: of a table of fixed capacity
+  // its own, else of the optimizer that will train it, or none if no one knows.
+  SlotLayout slots;
+  // Of a table of fixed capacity: what keeps the rows still from
   // then on to the end of the call (null if they are), and what stores rows [n,
   // dim * (1 + slots)]. Rows are held when all steps that have begun are over,
   // which may take `wait_for_steps`: they would go on to use offsets of before.
-  SlotLayout slots;
   std::chrono::milliseconds wait_for_steps{30000};
   std::function<Status()> hold_rows;
+  // From several threads, each with other rows.
   std::function<void(Span<const RowIndex>, const float*)> write_rows;
 };
 
