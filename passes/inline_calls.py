@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mx_rec.graph.edits import EditSet
-from mx_rec.graph.inlining import CALLS, called_function, in_control_flow_v1, inline_call
+from mx_rec.graph.inlining import CALLS, ControlFlowV1, called_function, inline_call
 from mx_rec.graph.iterators import Obstacle
 from mx_rec.graph.verify import colocated_with
 from mx_rec.graph.view import GraphView
@@ -90,6 +90,7 @@ class _Inlining:
         self.edits = EditSet(author=author)
         self._author = author
         self._chains: dict[str, tuple[str, ...]] = {}  # the functions that a call came out of
+        self._control_flow = ControlFlowV1(view)  # calls that come out of others are where those were
         self._calls = 0
         self._added = 0
 
@@ -147,7 +148,7 @@ class _Inlining:
             )
         chain = self._chains.get(name)
         if chain is None:
-            obstacle = in_control_flow_v1(self.view, name)
+            obstacle = self._control_flow.around(name)
             if obstacle is not None:
                 return obstacle
             chain = ()

@@ -71,7 +71,7 @@ def inline_call(view: GraphView, call: Node, edits: EditSet) -> Inlined | Obstac
     beside its results. What a node's device leaves open is as in the call's.
 
     Args:
-        view: the graph, in which the call is in no branch or loop of TensorFlow 1 (see `in_control_flow_v1`).
+        view: the graph, in which the call is in no branch or loop of TensorFlow 1 (see `ControlFlowV1`).
         call: a node of one of `CALLS`.
         edits: to add to; nothing is added if the call stays.
 
@@ -84,28 +84,36 @@ def inline_call(view: GraphView, call: Node, edits: EditSet) -> Inlined | Obstac
         return refused.obstacle
 
 
-def in_control_flow_v1(view: GraphView, name: str) -> Obstacle | None:
-    """Why a node may run never, or more than once, in a step; `None` if it runs once when it is needed."""
-    branches = Branches(view)
-    done: set[str] = set()
-    stack: list[tuple[str, bool]] = [(name, False)]
-    while stack:
-        current, is_open = stack.pop()
-        if current in done:
-            continue
-        node = view.node(current)
-        if node.op in _LOOP:
-            return Obstacle(current, f"is of a loop of TensorFlow 1, on which {name!r} depends")
-        if is_open:
-            done.add(current)
-            obstacle = branches.visit(node)
-            if obstacle is not None:
-                return obstacle
-            continue
-        stack.append((current, True))
-        stack.extend((source, False) for source in (*(ref.node for ref in node.inputs), *node.controls))
-    switch = branches.switch_of(name)
-    return None if switch is None else Obstacle(switch, f"decides whether {name!r} runs: a conditional of TensorFlow 1")
+class ControlFlowV1:
+    """Finds nodes that branches or loops of TensorFlow 1 run; every node is visited once, whatever the questions."""
+
+    def __init__(self, view: GraphView) -> None:
+        self._view = view
+        self._branches = Branches(view)
+        self._done: set[str] = set()
+
+    def around(self, name: str) -> Obstacle | None:
+        """Why a node may run never, or more than once, in a step; `None` if it runs once when it is needed."""
+        view = self._view
+        stack: list[tuple[str, bool]] = [(name, False)]
+        while stack:
+            current, is_open = stack.pop()
+            if current in self._done:
+                continue
+            node = view.node(current)
+            if node.op in _LOOP:
+                return Obstacle(current, f"is of a loop of TensorFlow 1, on which {name!r} depends")
+            if is_open:
+                obstacle = self._branches.visit(node)
+                if obstacle is not None:
+                    return obstacle
+                self._done.add(current)
+                continue
+            stack.append((current, True))
+            stack.extend((source, False) for source in (*(ref.node for ref in node.inputs), *node.controls))
+        switch = self._branches.switch_of(name)
+        reason = f"decides whether {name!r} runs: a conditional of TensorFlow 1"
+        return None if switch is None else Obstacle(switch, reason)
 
 
 class _Inlining:

@@ -75,21 +75,35 @@ def _is_looked_up(view: GraphView, function: str, argument: int, seen: set[tuple
     if definition is None or not 0 <= argument < len(definition.signature.input_arg) or (function, argument) in seen:
         return False
     seen.add((function, argument))
-    handles, values = {definition.signature.input_arg[argument].name}, set[str]()
-    pending = True
-    while pending:  # once more after each tensor that was found to be the variable or its value
-        pending = False
-        for node in definition.node_def:
-            positions = [index for index, source in enumerate(node.input) if source in handles]
-            read = [index for index, source in enumerate(node.input) if source in values]
-            if (node.op in _GATHERS_OF_HANDLE and 0 in positions) or (node.op in _GATHERS_OF_VALUE and 0 in read):
+    readers = _readers(view, function)
+    stack = [(definition.signature.input_arg[argument].name, True)]
+    followed = set(stack)
+    while stack:
+        tensor, is_handle = stack.pop()
+        for node, position in readers.get(tensor, ()):
+            if position == 0 and node.op in (_GATHERS_OF_HANDLE if is_handle else _GATHERS_OF_VALUE):
                 return True
-            if node.op in _HANDED_ON and (positions or read):
-                result = f"{node.name}:{_HANDED_ON[node.op]}:0"
-                known = handles if positions and node.op == "Identity" else values
-                pending = pending or result not in known
-                known.add(result)
-            for called, first in _functions(view, node.op, node.attr) if positions else ():
-                if any(_is_looked_up(view, called, index - first, seen) for index in positions):
+            if node.op in _HANDED_ON:
+                result = (f"{node.name}:{_HANDED_ON[node.op]}:0", is_handle and node.op == "Identity")
+                if result not in followed:
+                    followed.add(result)
+                    stack.append(result)
+            for called, first in _functions(view, node.op, node.attr) if is_handle else ():
+                if _is_looked_up(view, called, position - first, seen):
                     return True
     return False
+
+
+def _readers(view: GraphView, function: str) -> dict[str, list[tuple[Any, int]]]:
+    """The nodes of a function that read each tensor, with the input that does."""
+    found: dict[str, list[tuple[Any, int]]] = view.cached(("readers_in", function), lambda _: _index(view, function))
+    return found
+
+
+def _index(view: GraphView, function: str) -> dict[str, list[tuple[Any, int]]]:
+    definition = view.function(function)
+    found: dict[str, list[tuple[Any, int]]] = {}
+    for node in () if definition is None else definition.node_def:
+        for position, source in enumerate(node.input):
+            found.setdefault(source, []).append((node, position))
+    return found

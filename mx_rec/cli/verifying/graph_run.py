@@ -192,7 +192,7 @@ class GraphRun:
         return found
 
     def _variable_reads(self) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        """(value, whether it is initialized) of every variable, by node, but of those that hold the path of an asset."""
+        """(value, whether it is initialized) of each variable, by node, but of those that hold the path of an asset."""
         import tensorflow as tf
 
         raw = tf.raw_ops
