@@ -91,7 +91,7 @@ def _check_references(
 
 
 def _drop_converted_variables(meta_graph: meta_graph_pb2.MetaGraphDef, nodes: Iterable[Any]) -> None:
-    """The variables whose place tables have taken leave the collections of variables.
+    """The variables whose place tables have taken leave the collections of variables, and those of their own scopes.
 
     An object graph goes as a whole: TensorFlow makes the variables that it names before it looks at the graph, and runs
     functions that read them. Without one the SavedModel is loaded as those of TensorFlow 1 are, by its signatures.
@@ -103,13 +103,20 @@ def _drop_converted_variables(meta_graph: meta_graph_pb2.MetaGraphDef, nodes: It
         return
     _drop_object_graph(meta_graph)
     for key, collection in list(meta_graph.collection_def.items()):
+        if collection.WhichOneof("kind") == "node_list":
+            members = list(collection.node_list.value)
+            left = [text for text in members if not (_is_of_scope(key, text) and _node_name(text) in gone)]
+            collection.node_list.value[:] = left
+            if members and not left:
+                del meta_graph.collection_def[key]
+            continue
         if collection.WhichOneof("kind") != "bytes_list" or collection_proto_type(key) is not variable_pb2.VariableDef:
             continue
-        members = list(collection.bytes_list.value)
-        left = [data for data in members if _variable_node(data) not in gone]
-        if left:
-            collection.bytes_list.value[:] = left
-        elif members:
+        variables = list(collection.bytes_list.value)
+        kept = [data for data in variables if _variable_node(data) not in gone]
+        if kept:
+            collection.bytes_list.value[:] = kept
+        elif variables:
             del meta_graph.collection_def[key]
 
 
@@ -203,7 +210,13 @@ def _texts(meta_graph: meta_graph_pb2.MetaGraphDef, variables: bool, objects: bo
             continue
         place = f"collection '{key}'"
         for text in _collection_texts(key, collection):
-            yield place, text
+            if variables or not _is_of_scope(key, text):
+                yield place, text
+
+
+def _is_of_scope(key: str, member: str) -> bool:
+    """Whether a collection is named after a scope of its member, as that of a shared embedding column is."""
+    return key in _node_name(member).split("/")[:-1]
 
 
 def _collection_texts(key: str, collection: Any) -> Iterable[str]:

@@ -19,7 +19,7 @@ _KEYS = {"variable": str, "name": str, "initial_values": str, "drop_modulo": boo
 
 
 def read_tables(path: str | os.PathLike[str]) -> tuple[TableChoice, ...]:
-    """The choices of a `tables.toml`, in order.
+    """The choices of a `tables.toml`, in order: of those whose patterns match a variable the first holds.
 
     ::
 
@@ -42,7 +42,15 @@ def read_tables(path: str | os.PathLike[str]) -> tuple[TableChoice, ...]:
     if unknown or not isinstance(tables, list) or not tables:
         wrong = f"key {unknown[0]!r}" if unknown else "no [[table]]"
         raise GraphFileError(f"{shown}: expected [[table]] entries, got {wrong}")
-    return tuple(_choice(shown, number, entry) for number, entry in enumerate(tables, start=1))
+    choices = tuple(_choice(shown, number, entry) for number, entry in enumerate(tables, start=1))
+    first: dict[str, int] = {}
+    for number, choice in enumerate(choices, start=1):
+        if first.setdefault(choice.variable, number) != number:
+            raise GraphFileError(
+                f"{shown}: [[table]] number {number}: variable {choice.variable!r} has an entry already, number "
+                f"{first[choice.variable]}; a variable becomes one table"
+            )
+    return choices
 
 
 def _choice(path: str, number: int, entry: Any) -> TableChoice:

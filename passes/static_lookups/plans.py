@@ -148,14 +148,14 @@ def make_plan(
         return obstacle or training  # type: ignore[return-value]
     updates = () if training is None else training.updates
     slots = [slot.variable for update in updates for slot in update.slots]
-    obstacle = _kept(view, variable, slots, updates, keep) or _begin_apart(view, variable, slots)
+    obstacle = _kept(view, variable, slots, updates, keep)
     if obstacle is not None:
         return obstacle
     for name in (*variable.nodes, *slots):
         obstacle = why_not_taken_out(view, uses_of(view, name).saves, uses_of(view, name).restores)
         if obstacle is not None:
             return obstacle
-    obstacle = saved_apart(view, [*variable.nodes, *slots])
+    obstacle = _begin_apart(view, variable, slots) or saved_apart(view, [*variable.nodes, *slots])
     if obstacle is not None:
         return obstacle
     initial = [uses_of(view, name).initial for name in variable.nodes]

@@ -60,7 +60,11 @@ def why_not_taken_out(view: GraphView, saves: Iterable[tuple[str, int]], restore
             if view.node(stripped(view, ref).node).op != "Const":
                 return Obstacle(node.name, "does not name what it saves by constants")
         if _prefix(view, node) is None:
-            return Obstacle(node.name, "is not given the prefix of the checkpoint by a placeholder, as a Saver is")
+            reason = (
+                "reads a checkpoint of a fixed path, as tf.train.init_from_checkpoint does, not of one that a Saver is "
+                "given; leave that out of the graph, and take the values along with `recgraph convert-checkpoint`"
+            )
+            return Obstacle(node.name, reason)
     for name in _handed_on(view, restores):
         if len(view.edges(name)) > 1:
             return Obstacle(name, "hands on a restored value to more than the variable")

@@ -83,14 +83,14 @@ def why_not_by_position(view: GraphView, name: str, update: Update, gradient: Gr
 
 def _order_matters(view: GraphView, name: str, own: Collection[str], total: TensorRef | None) -> Obstacle | None:
     """What would give something else if the rows of the sums came in another order."""
-    rows: set[TensorRef] = set()
+    rows: dict[TensorRef, int] = {}  # tensors that have these rows, and their ranks
     readers: dict[str, None] = {}
-    pending = [TensorRef(name, 0)]
+    pending = [(TensorRef(name, 0), 2)]
     while pending:
-        ref = pending.pop()
+        ref, rank = pending.pop()
         if ref in rows:
             continue
-        rows.add(ref)
+        rows[ref] = rank
         uses = view.consumers(ref)
         if not uses:
             reason = f"gives the sums of {name!r} to nothing in the graph, so it is there to be fetched"
@@ -99,12 +99,12 @@ def _order_matters(view: GraphView, name: str, own: Collection[str], total: Tens
             node = view.node(use.node)
             if node.name in own or node.op in _VALUE_FREE | _OF_ALL_ROWS or (total and node.name == total.node):
                 continue
-            keeps = _keeps_rows(view, node)
-            if keeps is None:
+            left = _rank_with_rows(view, node, rank)
+            if left is None:
                 return Obstacle(node.name, f"op {node.op!r} may depend on the order of the rows of {name!r}")
             readers[node.name] = None
-            if keeps:
-                pending.append(TensorRef(node.name, 0))
+            if left > 0:
+                pending.append((TensorRef(node.name, 0), left))
     for reader in readers:
         node = view.node(reader)
         for ref in node.inputs if node.op in _ELEMENTWISE else ():
@@ -114,21 +114,28 @@ def _order_matters(view: GraphView, name: str, own: Collection[str], total: Tens
     return None
 
 
-def _keeps_rows(view: GraphView, node: Node) -> bool | None:
-    """Whether the result of a node on rows has these rows; `None` if it may depend on their order."""
+def _rank_with_rows(view: GraphView, node: Node, rank: int) -> int | None:
+    """The rank of the result of a node on a tensor with these rows, 0 if it has them no more.
+
+    `None` if it may depend on their order.
+    """
     if node.op in _ELEMENTWISE:
-        return True
+        return rank
     if node.op == "ConcatV2":
-        return True if small_number(view, node.inputs[-1], waiting=True) == 0 else None
+        return rank if small_number(view, node.inputs[-1], waiting=True) == 0 else None
     if node.op not in _REDUCTIONS:
         return None
     axes = view.node(stripped(view, node.inputs[1]).node)
     if axes.op == "Range" and view.node(axes.inputs[1].node).op == "Rank":
-        return False
-    shape, known = view.shape(node.inputs[0]), small_value(view, node.inputs[1], waiting=True)
-    if shape is None or shape.unknown_rank or known is None:
+        return 0
+    known = small_value(view, node.inputs[1], waiting=True)
+    if known is None:
         return None
-    return 0 not in {int(axis) % len(shape.dim) for axis in known.reshape(-1)}
+    reduced = {int(axis) % rank for axis in known.reshape(-1)}
+    if 0 in reduced:
+        return 0
+    keeps = node.attr("keep_dims")
+    return rank if keeps is not None and keeps.b else rank - len(reduced)
 
 
 def _has_no_rows(view: GraphView, ref: TensorRef, depth: int = 0) -> bool:
@@ -144,11 +151,14 @@ def _has_no_rows(view: GraphView, ref: TensorRef, depth: int = 0) -> bool:
     if node.op == "Const":
         value = node.attr("value")
         return value is not None and len(value.tensor.tensor_shape.dim) < 2
-    if node.op in _OF_ALL_ROWS or (node.op in _REDUCTIONS and _keeps_rows(view, node) is False):
+    if node.op in ("L2Loss", "Fill") or (node.op in _REDUCTIONS and _rank_with_rows(view, node, 2) == 0):
         return True
-    if depth >= _MAX_DEPTH or not node.inputs or node.op not in _ELEMENTWISE | _OF_NUMBERS:
+    if node.op == "Pack":
+        return all(view.node(source.node).op == "L2Loss" for source in node.inputs)
+    if depth >= _MAX_DEPTH or not node.inputs or node.op not in _ELEMENTWISE | _OF_NUMBERS | _REDUCTIONS:
         return False
-    return all(_has_no_rows(view, source, depth + 1) for source in node.inputs)
+    sources = node.inputs[:1] if node.op in _REDUCTIONS else node.inputs
+    return all(_has_no_rows(view, source, depth + 1) for source in sources)
 
 
 def _foreign_reader(view: GraphView, tensor: TensorRef, own: set[str]) -> str | None:

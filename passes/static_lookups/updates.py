@@ -27,7 +27,9 @@ _ASSIGN_SUBS = frozenset({"AssignSubVariableOp", "AssignSub"})
 _OF_ROWS = frozenset(
     {"UnsortedSegmentSum", "SegmentSum", "GatherV2", "Gather", "ResourceGather", "ConcatV2", *SEGMENT_GRADIENTS}
 )
-_ELEMENTWISE = frozenset({"Mul", "Neg", "Add", "AddV2", "Sub", "RealDiv", "Cast", "Identity", "ClipByValue"})
+_ELEMENTWISE = frozenset(
+    {"Mul", "Neg", "Add", "AddV2", "Sub", "RealDiv", "Cast", "Identity", "ClipByValue", "Maximum", "Minimum"}
+)
 _MAX_DEPTH = 16
 _NO_RULE = {
     "Momentum": "keeps a momentum in a slot; train it with SGD, Adagrad, FTRL or Adam",

@@ -26,13 +26,19 @@ def pooled(combiner: str = "mean") -> tuple[tf.Variable, tf.Tensor]:
     return table, tf.identity(tf1.nn.embedding_lookup_sparse(table, given, None, combiner=combiner), name="pooled")
 
 
-def trained(optimizer: str) -> tuple[tf.Tensor, tf.IndexedSlices]:
+def trained(
+    optimizer: str, change: Callable[[tf.IndexedSlices], tf.IndexedSlices] = lambda gradient: gradient
+) -> tuple[tf.Tensor, tf.IndexedSlices]:
     table, rows = pooled()
     loss = tf.reduce_sum(tf.square(rows - 0.25), name="loss")
     maker = plain.OPTIMIZERS[optimizer]()
     ((gradient, _),) = maker.compute_gradients(loss, [table])
-    maker.apply_gradients([(gradient, table)], name="train")
+    maker.apply_gradients([(change(gradient), table)], name="train")
     return table, gradient
+
+
+def with_values(gradient: tf.IndexedSlices, values: tf.Tensor) -> tf.IndexedSlices:
+    return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
 
 
 def built(build: Callable[[], object]) -> tf.compat.v1.GraphDef:
@@ -90,6 +96,54 @@ def test_the_op_stays_under_its_name() -> None:
     assert GraphView(converted.graph_def).node(name).op == "SparseSegmentMean"
 
 
+def decayed(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+    step = tf1.train.get_or_create_global_step()
+    return with_values(gradient, gradient.values * tf1.train.exponential_decay(1.0, step, 10, 0.9, staircase=True))
+
+
+def clipped_by_row(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+    norm = tf.norm(gradient.values, axis=1, keepdims=True)
+    return with_values(gradient, gradient.values * (0.1 / tf.maximum(norm, 0.1)))
+
+
+UNORDERED = {
+    "by norm": lambda gradient: tf.clip_by_norm(gradient, 0.2),
+    "by global norm": lambda gradient: tf.clip_by_global_norm([gradient], 0.2)[0][0],
+    "by value": lambda gradient: with_values(gradient, tf.clip_by_value(gradient.values, -0.01, 0.02)),
+    "by row": clipped_by_row,
+    "by columns": lambda gradient: with_values(gradient, gradient.values * np.linspace(1, 2, plain.DIM, dtype="f")),
+    "decayed": decayed,
+}
+
+
+@pytest.mark.parametrize("change", UNORDERED.values(), ids=UNORDERED)
+def test_gradients_are_changed_row_by_row(change: Callable[[tf.IndexedSlices], tf.IndexedSlices]) -> None:
+    graph_def = built(lambda: trained("sgd", change))
+    converted = runs.convert(graph_def)
+    assert not converted.reports[0].refusals
+    expected, actual = (run(graph, [EDGES] * 4, ("pooled:0", "train")) for graph in (graph_def, converted.graph_def))
+    np.testing.assert_allclose(actual, expected, rtol=3e-6)
+    assert len(np.unique(actual)) > len(np.unique(actual[0])), "the model does not train"
+
+
+def noise_by_position() -> None:
+    trained("sgd", lambda g: with_values(g, g.values + tf.random.normal(tf.shape(g.values), seed=9)))
+
+
+def rate_by_position() -> None:
+    trained("sgd", lambda g: with_values(g, g.values * tf.cast(tf.range(tf.size(g.indices)), tf.float32)[:, None]))
+
+
+def first_rows_left_out() -> None:
+    trained("sgd", lambda g: with_values(g, tf.concat([g.values[:1] * 0.0, g.values[1:]], 0)))
+
+
+def values_are_there_to_be_fetched() -> None:
+    trained("adam", lambda g: with_values(g, tf.identity(g.values) + 0 * tf.norm(tf.identity(g.values))))
+    (op,) = (op for op in tf1.get_default_graph().get_operations() if op.type.startswith("SparseSegmentMeanGrad"))
+    tf.identity(op.outputs[0], name="fetched")
+
+
 def distinct_ids_are_read() -> None:
     _, gradient = trained("adagrad")
     tf1.Print(gradient.indices, [gradient.indices])
@@ -119,6 +173,10 @@ def segments_come_after_the_update() -> None:
     ("build", "reason"),
     [
         (distinct_ids_are_read, "reads the distinct ids of"),
+        (noise_by_position, "the order of which would change"),
+        (rate_by_position, "the order of which would change"),
+        (first_rows_left_out, "may depend on the order of the rows"),
+        (values_are_there_to_be_fetched, "it is there to be fetched"),
         (gradient_is_made_dense, "reads the distinct ids of"),
         (sums_are_read, "reads the sums of"),
         (segments_come_after_the_update, "waits for the update of variable 'emb'"),

@@ -228,6 +228,8 @@ class GraphRun:
             allow_soft_placement=True,
             device_count={"GPU": 0},
         )
+        # Grappler moves factors of products, in each graph where it sees fit, which rounds otherwise.
+        config.graph_options.rewrite_options.disable_meta_optimizer = True
         return tf.compat.v1.Session(graph=self._graph, config=config)
 
     def _run(
