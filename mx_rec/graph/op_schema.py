@@ -70,7 +70,7 @@ class OpSchema:
         """Dtypes of a node of this op with these attributes; `None` if one is missing, symbolic or out of range."""
         if self._only_type_attr:  # most ops: worth a short cut
             value = attr(self._only_type_attr)
-            known = None if value is None else self._memo.get((value.type,))
+            known = None if value is None or not value.type else self._memo.get((value.type,))
             if known is not None:
                 return known
         key = self._key(attr)

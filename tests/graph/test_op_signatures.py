@@ -6,6 +6,7 @@ import pytest
 from google.protobuf import text_format
 
 from mx_rec import ops, tf_compat
+from mx_rec.graph.attrs import attr_type
 from mx_rec.graph.op_schema import OpSchema, op_schema
 from mx_rec.graph.op_signatures import SIGNATURES, signature_op_def
 
@@ -52,3 +53,13 @@ def test_effects() -> None:
     assert not op_schema("FloorMod").has_effects
     assert OpSchema(signature_op_def("MxRecLookAhead")).has_effects
     assert not OpSchema(signature_op_def("MxRecUnique")).has_effects
+
+
+def test_a_symbolic_dtype_is_never_known() -> None:
+    """Also after a node of the same op whose dtype is 0, as damaged graphs have it."""
+    schema = op_schema("Identity")
+    assert schema is not None
+    invalid = attr_type(0)
+    symbolic = type(invalid)(placeholder="T")
+    schema.types({"T": invalid}.get)
+    assert schema.types({"T": symbolic}.get) is None
