@@ -218,7 +218,7 @@ def test_several_threads_train_several_tables(tmp_path):
                 for block in table.blocks()
                 for what in {"rows", "counts"} & set(block.columns)
             ]
-            assert len({*np.concatenate([array.ravel() for array in values]).tolist()}) <= 1
+            assert len({value for array in values for value in array.ravel().tolist()}) <= 1
 
 
 def test_deltas_with_admission_and_eviction_while_training(tmp_path):
