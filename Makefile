@@ -74,6 +74,7 @@ bench: .venv-bench/.ready .venv-bench-torch/.ready build test-core
 	cd tools/bench && ../../.venv-bench/bin/python bench_memory.py
 	cd tools/bench && ../../.venv-bench/bin/python bench_fuse.py --cpu
 	cd tools/bench && ../../.venv-bench/bin/python bench_faae.py
+	cd tools/bench && ../../.venv-bench/bin/python bench_checkpoint.py
 	cd tools/bench && ../../.venv-bench/bin/python bench_repeats.py
 	cd tools/bench && ../../.venv-bench/bin/python bench_prefetch.py
 	cd tools/bench && ../../.venv-bench/bin/python bench_pool.py
