@@ -1,4 +1,5 @@
 // MxRecTableSave: writes a table's files beside a checkpoint.
+#include <chrono>
 #include <string>
 #include <utility>
 #include <vector>
@@ -89,19 +90,21 @@ class TableSaveOp : public AsyncOpKernel {
     request.least_count = wish.least_count;
     const VariableWriters::Known writers = WritersOfRows(context);
     // A delta knows the rows that have been looked up.
-    if (writers == VariableWriters::Known::kOthers &&
-        request.kind == mxrec::SaveKind::kDelta) {
+    if (num_variables_ > 0 && request.kind == mxrec::SaveKind::kDelta &&
+        writers != VariableWriters::Known::kLookedUpRows) {
       request.kind = mxrec::SaveKind::kBase;
     }
     // This step would wait for itself.
-    if (writers == VariableWriters::Known::kLookedUpRows &&
-        !StepWritesRows(context, table)) {
+    if (StepWritesRows(context, table)) {
+      request.wait_for_writes = std::chrono::milliseconds(0);
+    } else if (writers == VariableWriters::Known::kLookedUpRows) {
       request.share_rows = [&variables, context](int64_t* steps) {
         if (!variables.Share(context).ok()) return false;
         *steps = variables.ReadSteps();
         return true;
       };
     }
+    request.identity = [&variables] { return variables.Identity(); };
     request.hold_rows = [&variables](int64_t* steps) {
       variables.Release();
       variables.Hold();

@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "op_utils.h"
@@ -87,6 +88,20 @@ class TableVariables {
       shared_.push_back(*variable->tensor());
     }
     return tensorflow::Status();
+  }
+  // What is another one when a variable has been assigned a value. TensorFlow
+  // gives it the buffer of that, while updates of rows keep the one it has.
+  std::string Identity() const {
+    std::string buffers;
+    for (const VarRef& variable : rows_) {
+      std::unique_ptr<tensorflow::tf_shared_lock> lock;
+      if (locks_.empty()) {  // else this is who holds it
+        lock = std::make_unique<tensorflow::tf_shared_lock>(*variable->mu());
+      }
+      const void* const data = variable->tensor()->data();
+      buffers.append(reinterpret_cast<const char*>(&data), sizeof(data));
+    }
+    return buffers;
   }
   int64_t ReadSteps() const {
     if (steps_.empty()) return 0;

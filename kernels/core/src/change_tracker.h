@@ -194,6 +194,7 @@ struct SavedChain {
   // Of the rows in them: those of a delta must be alike.
   std::string optimizer;
   std::vector<float> slot_initials;
+  std::string identity;  // SaveRequest::identity, when they were saved
 };
 
 }  // namespace mxrec

@@ -70,6 +70,7 @@ void ShardIndex::Prepare(int64_t keys) {
   std::memset(fresh, 0, count * sizeof(Bucket));
   buckets_.reset(static_cast<Bucket*>(fresh));
   count_ = count;
+  SetPrefetch();
   level_ = level;
   limit_ = LimitOf(count);
 }
@@ -83,6 +84,7 @@ bool ShardIndex::Grow(const RowAccess& rows) {
   const auto old =
       std::exchange(buckets_, std::unique_ptr<Bucket[], FreeDeleter>(fresh));
   const uint32_t old_count = std::exchange(count_, new_count);
+  SetPrefetch();
   if (old_count != 0) ++level_;
   limit_ = LimitOf(new_count);
   size_ = 0;

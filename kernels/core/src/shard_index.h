@@ -4,6 +4,7 @@
 
 #include <emmintrin.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -42,8 +43,15 @@ class ShardIndex {
     return static_cast<int64_t>(count_) * sizeof(Bucket);
   }
 
+  // The only one that may run while another thread inserts: where the bucket
+  // was is a guess as good as any then.
   void PrefetchBucket(uint64_t hash) const {
-    if (count_ != 0) __builtin_prefetch(&buckets_[Home(hash)], 0, 3);
+    const uint32_t count = prefetch_count_.load(std::memory_order_relaxed);
+    if (count == 0) return;
+    const uintptr_t first = prefetch_from_.load(std::memory_order_relaxed);
+    __builtin_prefetch(reinterpret_cast<const void*>(
+                           first + HomeOf(hash, count) * sizeof(Bucket)),
+                       0, 3);
   }
   // The row that most likely has the key, if any does, or -1. Brings its key
   // near.
@@ -114,9 +122,15 @@ class ShardIndex {
     return static_cast<uint32_t>(_mm_movemask_epi8(equal)) &
            ((1u << kSlots) - 1);
   }
-  uint32_t Home(uint64_t hash) const {
+  uint32_t Home(uint64_t hash) const { return HomeOf(hash, count_); }
+  static uint32_t HomeOf(uint64_t hash, uint32_t count) {
     return static_cast<uint32_t>(
-        (((hash >> 24) & 0xFFFFFFFFu) * static_cast<uint64_t>(count_)) >> 32);
+        (((hash >> 24) & 0xFFFFFFFFu) * static_cast<uint64_t>(count)) >> 32);
+  }
+  void SetPrefetch() {
+    prefetch_from_.store(reinterpret_cast<uintptr_t>(buckets_.get()),
+                         std::memory_order_relaxed);
+    prefetch_count_.store(count_, std::memory_order_relaxed);
   }
   uint32_t Next(uint32_t at) const { return at + 1 == count_ ? 0 : at + 1; }
   uint32_t CountAtLevel(int level) const;
@@ -125,8 +139,11 @@ class ShardIndex {
 
   std::unique_ptr<Bucket[], FreeDeleter> buckets_;
   uint32_t count_ = 0;  // buckets
-  int64_t size_ = 0;    // keys
-  int64_t limit_ = 0;   // keys before the next growth
+  // The same for who has no lock.
+  std::atomic<uintptr_t> prefetch_from_{0};
+  std::atomic<uint32_t> prefetch_count_{0};
+  int64_t size_ = 0;   // keys
+  int64_t limit_ = 0;  // keys before the next growth
   int level_ = 0;
   const double stagger_;
 };

@@ -19,6 +19,19 @@
 
 namespace mxrec {
 
+// While a step waits for the disk of a save of any table.
+class WaitingForDisk {
+ public:
+  WaitingForDisk() { ++waiting_; }
+  ~WaitingForDisk() { --waiting_; }
+  WaitingForDisk(const WaitingForDisk&) = delete;
+  WaitingForDisk& operator=(const WaitingForDisk&) = delete;
+  static bool Anybody() { return waiting_.load() > 0; }
+
+ private:
+  static inline std::atomic<int> waiting_{0};
+};
+
 // Rows that are not written yet are pending. Whoever is about to change a
 // pending row copies it here first; the saver copies the others in turn.
 //
@@ -83,7 +96,10 @@ class Snapshot {
     if (!IsPending(row)) return;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      if (kept_ == nullptr) kept_ = writer_->Take();
+      if (kept_ == nullptr) {
+        const WaitingForDisk waiting;
+        kept_ = writer_->Take();
+      }
       // The writer has failed: the state is lost anyway.
       if (kept_ == nullptr) {
         ClearPending(row);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -398,10 +399,14 @@ Status TableFileReader::Read(const std::vector<BlockVisitor*>& visitors) {
   posix_fadvise(impl_->handle.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
   Progress progress;
   std::vector<std::thread> others;
-  for (size_t i = 1; i < visitors.size(); ++i) {
-    others.emplace_back([this, &progress, visitor = visitors[i]] {
-      Impl::Thread(*impl_, &progress, visitor).Run();
-    });
+  try {
+    for (size_t i = 1; i < visitors.size(); ++i) {
+      others.emplace_back([this, &progress, visitor = visitors[i]] {
+        Impl::Thread(*impl_, &progress, visitor).Run();
+      });
+    }
+  } catch (const std::system_error&) {
+    // The others do the work of a thread that the system has not got.
   }
   Impl::Thread(*impl_, &progress, visitors[0]).Run();
   for (std::thread& other : others) other.join();

@@ -90,6 +90,7 @@ void TableImpl::KeepForWrites(Span<const int64_t> offsets) {
       if (snapshot_ == nullptr || snapshot_->TryKeep(*rows_, offsets)) return;
     }
     // Without a lock that others need. No snapshot ends meanwhile.
+    const WaitingForDisk waiting;
     snapshot_->writer()->WaitForBuffer();
   }
 }

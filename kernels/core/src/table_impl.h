@@ -349,13 +349,12 @@ class TableImpl final : public Table {
   void SetSavingPath(const std::string& path);
   Status Stream(const SaveRequest& request, SaveKind kind,
                 TableFileWriter* writer, Manifest* manifest,
-                bool* layout_changed);
+                bool* layout_changed, std::string* identity);
   struct OpensGate {
     void operator()(WriteGate* gate) const { gate->Open(); }
   };
   using ClosedGate = std::unique_ptr<WriteGate, OpensGate>;
-  bool ShareRows(const SaveRequest& request, ClosedGate* closed,
-                 int64_t* steps);
+  bool CloseGate(const SaveRequest& request, ClosedGate* closed);
   void BeginTracking(const SaveRequest& request, int64_t rows);
   Status WriteEvicted(const std::vector<Key>& evicted, const Manifest& manifest,
                       TableFileWriter* writer) const;

@@ -12,6 +12,9 @@
 namespace mxrec {
 namespace {
 
+// Times as long as for writes, where writers wait for a disk.
+constexpr int kMostWaitForDisk = 15;
+
 // Of the table, for buffers between the table and the file.
 constexpr int64_t kBufferShare = 20;
 constexpr int64_t kRowsPerLook = 1 << 16;
@@ -101,6 +104,10 @@ Status TableImpl::Save(const SaveRequest& request, SavedTable* saved) {
     }
     // Rows with other slots do not go with those of a file before; in rows
     // without slots they begin as they began in the table.
+    std::string identity = request.identity ? request.identity() : "";
+    if (kind == SaveKind::kDelta && chain_.identity != identity) {
+      kind = SaveKind::kBase;
+    }
     if (kind == SaveKind::kDelta && !chain_.optimizer.empty() &&
         (chain_.optimizer != manifest.optimizer ||
          chain_.slot_initials != manifest.slot_initials)) {
@@ -125,7 +132,8 @@ Status TableImpl::Save(const SaveRequest& request, SavedTable* saved) {
       manifest.columns[BlockKind::kEvicted] = {{"keys", "int64", 1}};
     }
     bool layout_changed = false;
-    status = Stream(request, kind, writer.get(), &manifest, &layout_changed);
+    status = Stream(request, kind, writer.get(), &manifest, &layout_changed,
+                    &identity);
     // Slots have been added before the snapshot began.
     if (layout_changed) continue;
     if (!status.ok()) return status;
@@ -136,7 +144,7 @@ Status TableImpl::Save(const SaveRequest& request, SavedTable* saved) {
     saved->files.push_back(file);
     if (kind != SaveKind::kPlain) {
       next_chain_ = SavedChain{request.prefix, saved->files, manifest.optimizer,
-                               manifest.slot_initials};
+                               manifest.slot_initials, identity};
     }
     saved->manifest = std::move(manifest);
     return Status::Ok();
@@ -176,37 +184,43 @@ void TableImpl::BeginTracking(const SaveRequest& request, int64_t rows) {
   });
 }
 
-// True if the rows go on being written during the save: `closed` then keeps
-// everybody from that until it is dropped.
-bool TableImpl::ShareRows(const SaveRequest& request, ClosedGate* closed,
-                          int64_t* steps) {
-  if (!is_fixed() || !request.share_rows) return false;
+// True if nobody writes rows: `closed` keeps everybody from that until it is
+// dropped.
+bool TableImpl::CloseGate(const SaveRequest& request, ClosedGate* closed) {
+  if (!is_fixed()) return false;
   // Longer and longer, and open in between: the saves of two tables might each
   // wait for a step that waits at the other's gate.
   std::chrono::milliseconds left = request.wait_for_writes;
+  std::chrono::milliseconds disk = kMostWaitForDisk * left;
   std::chrono::milliseconds wait = std::max(left / kFirstWait, kLeastWait);
   while (!writers_->Close(std::min(wait, left))) {
-    left -= wait;
-    wait *= 2;
+    // A step in here may wait for the buffers of another table's save.
+    if (WaitingForDisk::Anybody() && disk.count() > 0) {
+      disk -= wait;
+    } else {
+      left -= wait;
+      wait *= 2;
+    }
     if (left.count() <= 0) return false;
     std::this_thread::sleep_for(kLeastWait);
   }
   closed->reset(writers_.get());
-  const bool shares = request.share_rows(steps);
-  if (!shares) closed->reset();
-  return shares;
+  return true;
 }
 
 Status TableImpl::Stream(const SaveRequest& request, SaveKind kind,
                          TableFileWriter* writer, Manifest* manifest,
-                         bool* layout_changed) {
+                         bool* layout_changed, std::string* identity) {
   std::unique_ptr<Snapshot> snapshot;
   std::vector<Key> evicted;
   int64_t steps = request.steps;
   auto begin = std::chrono::steady_clock::now();
   ClosedGate closed;
-  const bool shares_rows = ShareRows(request, &closed, &steps);
+  const bool nobody_writes = CloseGate(request, &closed);
+  const bool shares_rows =
+      nobody_writes && request.share_rows && request.share_rows(&steps);
   if (!shares_rows && request.hold_rows) request.hold_rows(&steps);
+  if (request.identity) *identity = request.identity();
   {
     SharedLock layout(layout_lock_);
     UniqueLock inserts(inserts_lock_);

@@ -31,17 +31,22 @@ struct SaveRequest {
   // for a moment: when nobody writes, which may take `wait_for_writes`,
   // share_rows is called, which may change `steps`. From then on read_rows must
   // give what a row has, while other rows are written. If share_rows is null or
-  // false, or somebody writes for longer than that, hold_rows is called
-  // instead, which may change `steps`; if it is null the rows stand still for
-  // the whole call. From then on they must stand still. release_rows, unless it
-  // is null, is called when all are copied. These are called without a lock of
-  // the table; after an error the caller releases what it has.
+  // false, or somebody writes for longer than that (time in which a writer
+  // waits for a disk does not count), hold_rows is called instead, which may
+  // change `steps`; if it is null the rows stand still for the whole call. From
+  // then on they must stand still. Without share_rows, too, it is tried to have
+  // nobody write at that moment. release_rows, unless it is null, is called
+  // when all are copied. These are called without a lock of the table; after an
+  // error the caller releases what it has.
   SlotLayout slots;
   int64_t steps = 0;
   std::chrono::milliseconds wait_for_writes{2000};
   std::function<bool(int64_t* steps)> share_rows;
   std::function<void(int64_t* steps)> hold_rows;
   std::function<void()> release_rows;
+  // What is another one if the rows, or a slot, have been replaced as a whole,
+  // unseen by Table: then a delta is a full save. Null: they never are.
+  std::function<std::string()> identity;
   // From any thread meanwhile.
   std::function<void(Span<const RowIndex>, float*)> read_rows;
 };
