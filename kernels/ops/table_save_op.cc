@@ -58,7 +58,7 @@ class TableSaveOp : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     TableRef table;
-    OP_REQUIRES_OK(context, GetTable(context, 0, &table));
+    OP_REQUIRES_OK(context, GetFilledTable(context, 0, &table));
     OP_REQUIRES_OK(context, CheckScalar(context->input(1), "prefix"));
     TableVariables variables;
     OP_REQUIRES_OK(context, variables.Get(context, 2, num_variables_,

@@ -116,7 +116,8 @@ def freeze_graph(graph_def: Any, outputs: Sequence[str]) -> FrozenGraph:
     _check_no_op_of_ours(view)
     left = [table for table in tables.values() if table.index in view or (table.rows or "") in view]
     variables = frozen_variables(view)
-    given = {*(each.handle for each in variables), *(name for table in left for name in (table.index, table.rows) if name)}
+    of_tables = (name for table in left for name in (table.index, table.rows) if name)
+    given = {*(variable.handle for variable in variables), *of_tables}
     graph_def = view.closure(outputs)
     kept = [node for node in graph_def.node if node.name not in given]
     del graph_def.node[:]
