@@ -69,6 +69,7 @@ def test_without_initial_values_a_table_is_not_used(tmp_path) -> None:
                 session.run(some)
             session.run(others)
             assert session.run("loss:0") > 0
+        with session_of(graph) as session:
             session.run("begin")
             assert [session.run(STEP)[0] for _ in range(3)] == expected.tolist()
 
