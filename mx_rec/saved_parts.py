@@ -27,7 +27,7 @@ class SavedParts:
         handle: tensor of the table's handle.
         variables: tensors of the handles of rows and slots, of a table of fixed capacity.
         steps: tensor of the handle of its optimizer's step count, or none.
-        optimizer: whose slots they are.
+        optimizer: whose slots they are; of a table that grows, the one that trains it in the graph, if that is known.
         slot_initials: what each slot begins with.
     """
 

@@ -77,6 +77,11 @@ def set_control_inputs(op: tf.Operation, controls: Iterable[tf.Operation]) -> No
     op._add_control_inputs(list(controls))
 
 
+def add_control_inputs(op: tf.Operation, controls: Iterable[tf.Operation]) -> None:
+    """Lets `op` wait for `controls` too."""
+    op._add_control_inputs(list(controls))
+
+
 def set_attr(op: tf.Operation, name: str, value: Any) -> None:
     """Set one attribute (an `AttrValue`) of a live op."""
     op._set_attr(name, value)

@@ -14,6 +14,7 @@ from mx_rec.passes.fuse_lookups import FuseLookups
 from mx_rec.passes.fuse_updates import FuseUpdates
 from mx_rec.passes.hoist_lookups import HoistLookups
 from mx_rec.passes.hot_embedding import HotEmbedding
+from mx_rec.passes.inline_calls import InlineCalls
 from mx_rec.passes.insert_collections import InsertCollections
 from mx_rec.passes.merge_lookups import MergeLookups
 from mx_rec.passes.prune import Prune
@@ -28,6 +29,7 @@ class PipelineOptions:
     Attributes:
         static_tables: variables of plain TensorFlow that become tables.
         static_keep: names of nodes that such a variable must not take with it.
+        entries: names of the nodes by which the graph is used; `None` where not all are known.
         prefetch: batches prepared ahead of the step, at least 1.
         parallel_calls: batches prepared at the same time, at least 1.
         adopt_orphans: prepare lookups whose ids come from no batch with one.
@@ -43,6 +45,7 @@ class PipelineOptions:
 
     static_tables: tuple[TableChoice, ...] = ()
     static_keep: frozenset[str] = field(default_factory=frozenset)
+    entries: frozenset[str] | None = None
     prefetch: int = 1
     parallel_calls: int = 1
     adopt_orphans: bool = False
@@ -71,8 +74,13 @@ class Stage(NamedTuple):
 
 PIPELINE: tuple[Stage, ...] = (
     Stage(
+        InlineCalls,
+        "first: brings lookups that functions do into the open; only for variables that become tables",
+        lambda options: InlineCalls(options.static_tables, options.entries) if options.static_tables else None,
+    ),
+    Stage(
         ConvertStaticTables,
-        "first: what it makes are lookups like others; on request only",
+        "before the others: what it makes are lookups like others; on request only",
         lambda options: (
             ConvertStaticTables(options.static_tables, options.static_keep) if options.static_tables else None
         ),

@@ -96,7 +96,7 @@ def _check_marks(view: GraphView, iterator: Node, names: Mapping[str, str]) -> N
         is_sound &= all(component >= 0 for component in components)  # too large ones: the verifier names the reader
     finds = [view.get(name) for name in iterator.strings_attr(marks.HOIST_FINDS)]
     is_sound &= all(find is not None and find.op in (OP_FIND, OP_FIND_OR_INSERT) for find in finds)
-    is_sound &= all(_is_ref(text) for text in iterator.strings_attr(marks.HOIST_TENSORS))
+    is_sound &= all(_is_tensor(view, text) for text in iterator.strings_attr(marks.HOIST_TENSORS))
     if not is_sound:
         raise GraphRewriteError(
             f"node {iterator.name!r}: its attributes '_mx_rec_hoist_...' contradict each other or the graph; "
@@ -104,12 +104,11 @@ def _check_marks(view: GraphView, iterator: Node, names: Mapping[str, str]) -> N
         )
 
 
-def _is_ref(text: str) -> bool:
+def _is_tensor(view: GraphView, text: str) -> bool:
     try:
-        parse_ref(text)
+        return parse_ref(text).node in view
     except ValueError:
         return False
-    return True
 
 
 class _Swap:

@@ -1,14 +1,19 @@
 // MxRecFindOrInsert: the addresses of a training batch's keys.
+#include <memory>
+#include <utility>
+
 #include "op_utils.h"
+#include "row_writes.h"
 #include "shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 
 namespace mxrec_ops {
 namespace {
 
-using tensorflow::OpKernel;
+using tensorflow::AsyncOpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
+using tensorflow::Status;
 
 REGISTER_OP("MxRecFindOrInsert")
     .Input("handle: resource")
@@ -38,9 +43,12 @@ coefficient: what an occurrence counts.
 addresses: [n], 0 for a key that is not admitted.
 )doc");
 
-class FindOrInsertOp : public OpKernel {
+// Asynchronous: with a table of fixed capacity it may wait for the beginning of
+// a save, as MxRecOffsets.
+class FindOrInsertOp : public AsyncOpKernel {
  public:
-  explicit FindOrInsertOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit FindOrInsertOp(OpKernelConstruction* context)
+      : AsyncOpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("max_keys", &max_keys_));
     OP_REQUIRES_OK(context, context->GetAttr("coefficient", &coefficient_));
     OP_REQUIRES_OK(context, context->GetAttr("M", &num_timestamps_));
@@ -51,38 +59,51 @@ class FindOrInsertOp : public OpKernel {
                     num_timestamps_));
   }
 
-  void Compute(OpKernelContext* context) override {
-    TableRef table;
-    OP_REQUIRES_OK(context, GetFilledTable(context, 0, &table));
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    auto table = std::make_shared<TableRef>();
+    OP_REQUIRES_OK_ASYNC(context, GetFilledTable(context, 0, table.get()),
+                         done);
+    if ((*table)->table().options().fixed_capacity == 0 ||
+        context->step_container() == nullptr) {
+      context->SetStatus(LookUp(context, *table));
+      return done();
+    }
+    // What a step counts belongs to what it writes: a save has both or none.
+    BeginWritesOfStep(
+        context, table->get(),
+        [this, context, table, done = std::move(done)](const Status& status,
+                                                       const RowWritesRef&) {
+          context->SetStatus(status.ok() ? LookUp(context, *table) : status);
+          done();
+        });
+  }
+
+ private:
+  Status LookUp(OpKernelContext* context, const TableRef& table) const {
     const tensorflow::Tensor& keys = context->input(1);
     const tensorflow::Tensor& hints = context->input(2);
     const tensorflow::Tensor& counts = context->input(3);
-    OP_REQUIRES_OK(context, CheckVector(keys, "keys"));
-    OP_REQUIRES_OK(context,
-                   CheckNumberOfKeys(keys.NumElements(), max_keys_, table));
-    OP_REQUIRES_OK(context,
-                   CheckVectorOrEmpty(hints, keys.NumElements(), "hints"));
-    OP_REQUIRES_OK(context,
-                   CheckVectorOrEmpty(counts, keys.NumElements(), "counts"));
+    TF_RETURN_IF_ERROR(CheckVector(keys, "keys"));
+    TF_RETURN_IF_ERROR(CheckNumberOfKeys(keys.NumElements(), max_keys_, table));
+    TF_RETURN_IF_ERROR(CheckVectorOrEmpty(hints, keys.NumElements(), "hints"));
+    TF_RETURN_IF_ERROR(
+        CheckVectorOrEmpty(counts, keys.NumElements(), "counts"));
     mxrec::Occurrences seen;
     seen.counts = InputSpan<int32_t>(counts);
     seen.coefficient = coefficient_;
     if (num_timestamps_ > 0) {
       const tensorflow::Tensor& timestamps = context->input(4);
-      OP_REQUIRES_OK(context, CheckTimes(timestamps, keys.NumElements()));
+      TF_RETURN_IF_ERROR(CheckTimes(timestamps, keys.NumElements()));
       seen.times = InputSpan<int64_t>(timestamps);
     }
-    OP_REQUIRES_OK(context, HoldRowsForStep(context, table));
+    TF_RETURN_IF_ERROR(HoldRowsForStep(context, table));
     tensorflow::Tensor* addresses = nullptr;
-    OP_REQUIRES_OK(context,
-                   context->allocate_output(0, keys.shape(), &addresses));
-    OP_REQUIRES_OK(
-        context, ToTf(table->table().FindOrAdmit(
-                     InputSpan<int64_t>(keys), InputSpan<int64_t>(hints), seen,
-                     OutputSpan<int64_t>(addresses), TfParallel(context))));
+    TF_RETURN_IF_ERROR(context->allocate_output(0, keys.shape(), &addresses));
+    return ToTf(table->table().FindOrAdmit(
+        InputSpan<int64_t>(keys), InputSpan<int64_t>(hints), seen,
+        OutputSpan<int64_t>(addresses), TfParallel(context)));
   }
 
- private:
   int64_t max_keys_ = 0;
   int64_t coefficient_ = 1;
   int num_timestamps_ = 0;

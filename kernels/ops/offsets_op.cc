@@ -2,16 +2,20 @@
 // table, which get their initial values on the way.
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <utility>
 
 #include "op_utils.h"
+#include "row_writes.h"
 #include "shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "variable_utils.h"
+#include "variable_writers.h"
 
 namespace mxrec_ops {
 namespace {
 
-using tensorflow::OpKernel;
+using tensorflow::AsyncOpKernel;
 using tensorflow::OpKernelContext;
 using tensorflow::Status;
 
@@ -38,25 +42,57 @@ addresses: [n].
 offsets: [n], -1 where the address is 0.
 )doc");
 
-class OffsetsOp : public OpKernel {
+// Asynchronous: where rows may be written, it may wait for the beginning of a
+// save, which waits for other steps, and those need the threads of the pool.
+class OffsetsOp : public AsyncOpKernel {
  public:
-  using OpKernel::OpKernel;
+  using AsyncOpKernel::AsyncOpKernel;
 
-  void Compute(OpKernelContext* context) override {
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     TableRef table;
-    OP_REQUIRES_OK(context, GetTable(context, 0, &table));
+    OP_REQUIRES_OK_ASYNC(context, GetTable(context, 0, &table), done);
+    auto& writers = VariableWriters::Global();
+    const uint64_t incarnation = context->device()->attributes().incarnation();
+    if (context->step_container() == nullptr) {
+      writers.SetOthers(incarnation,
+                        tensorflow::HandleFromInput(context, 1).name());
+    } else if (!writers.OnlyReads(incarnation, name())) {
+      // Held by what is called then.
+      const std::shared_ptr<TableRef> held =
+          std::make_shared<TableRef>(std::move(table));
+      return BeginWritesOfStep(
+          context, held->get(),
+          [context, held, done = std::move(done)](const Status& status,
+                                                  const RowWritesRef& writes) {
+            context->SetStatus(status.ok()
+                                   ? LookUp(context, *held, writes->writes())
+                                   : status);
+            done();
+          });
+    }
+    context->SetStatus(LookUp(context, table, nullptr));
+    done();
+  }
+
+ private:
+  // `writes` is null if no row of the offsets will be written.
+  static Status LookUp(OpKernelContext* context, const TableRef& table,
+                       mxrec::RowWrites* writes) {
     const tensorflow::Tensor& addresses = context->input(2);
-    OP_REQUIRES_OK(context, CheckVector(addresses, "addresses"));
+    TF_RETURN_IF_ERROR(CheckVector(addresses, "addresses"));
     // Offsets are not checked again; addresses may come from an earlier step.
-    OP_REQUIRES_OK(context, HoldRowsForStep(context, table));
+    TF_RETURN_IF_ERROR(HoldRowsForStep(context, table));
     tensorflow::Tensor* offsets = nullptr;
-    OP_REQUIRES_OK(context,
-                   context->allocate_output(0, addresses.shape(), &offsets));
+    TF_RETURN_IF_ERROR(
+        context->allocate_output(0, addresses.shape(), &offsets));
     bool all_initialized = false;
-    OP_REQUIRES_OK(context,
-                   ToTf(table->table().Offsets(InputSpan<int64_t>(addresses),
-                                               OutputSpan<int64_t>(offsets),
-                                               &all_initialized)));
+    TF_RETURN_IF_ERROR(ToTf(table->table().Offsets(
+        InputSpan<int64_t>(addresses), OutputSpan<int64_t>(offsets),
+        &all_initialized)));
+    if (writes != nullptr) {
+      TF_RETURN_IF_ERROR(
+          ToTf(table->table().KeepRows(InputSpan<int64_t>(*offsets), writes)));
+    }
     // A row that has been initialized is in a variable that exists; who reads
     // no row still reads the variable.
     const auto values = offsets->flat<int64_t>();
@@ -64,11 +100,10 @@ class OffsetsOp : public OpKernel {
         values.size() > 0 &&
         std::find(values.data(), values.data() + values.size(), -1) ==
             values.data() + values.size();
-    if (all_initialized && reads_rows) return;
-    OP_REQUIRES_OK(context, Initialize(context, table, *offsets));
+    if (all_initialized && reads_rows) return Status();
+    return Initialize(context, table, *offsets);
   }
 
- private:
   static Status Initialize(OpKernelContext* context, const TableRef& table,
                            const tensorflow::Tensor& offsets) {
     RowsOfVariable rows;

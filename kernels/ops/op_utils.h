@@ -55,9 +55,12 @@ class TableResource final : public tensorflow::ResourceBase {
         begun_by_(std::move(begun_by)),
         has_values_(initial_rows == 0),
         step_name_("mx_rec_step_of_" +
-                   std::to_string(reinterpret_cast<uintptr_t>(table_.get()))) {}
-  // Of what stands for the table in the container of a step.
+                   std::to_string(reinterpret_cast<uintptr_t>(table_.get()))),
+        writes_name_("mx_rec_writes_of_" + step_name_) {}
+  // Of what stands for the table in the container of a step, and for writes of
+  // its rows that are a variable.
   const std::string& step_name() const { return step_name_; }
+  const std::string& writes_name() const { return writes_name_; }
   mxrec::Table& table() const { return *table_; }
   // Around an import. Nothing else makes keys visible before all are there, so
   // their number tells, in whatever order parts come; but an import under way
@@ -93,6 +96,7 @@ class TableResource final : public tensorflow::ResourceBase {
   std::atomic<bool> has_values_;
   std::atomic<int> imports_{0};
   const std::string step_name_;
+  const std::string writes_name_;
 };
 
 using TableRef = tensorflow::core::RefCountPtr<TableResource>;

@@ -69,7 +69,7 @@ class ResetSlotsOp : public OpKernel {
     }
     const VariableLocks locks = LockAll(std::move(variables));
     for (const VarRef& slot : slots) {
-      OP_REQUIRES_OK(context, MakeUnshared(context, slot->tensor()));
+      OP_REQUIRES_OK(context, MakeUnshared(context, slot.get()));
     }
     const int dim = table->table().options().dim;
     OP_REQUIRES_OK(context,

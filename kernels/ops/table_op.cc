@@ -24,6 +24,9 @@ class SharedCountsResource final : public tensorflow::ResourceBase {
       std::make_shared<mxrec::SharedCounts>();
 };
 
+// What an occurrence counts by the training lookups of the graph.
+constexpr char kCoefficients[] = "_mx_rec_coefficients";
+
 REGISTER_OP("MxRecTable")
     .Output("handle: resource")
     .Attr("table_name: string")
@@ -204,6 +207,11 @@ class TableOp : public OpKernel {
     TF_RETURN_IF_ERROR(context->GetAttr("max_keys", &admission->max_keys));
     TF_RETURN_IF_ERROR(context->GetAttr("evict_policy", &policy));
     TF_RETURN_IF_ERROR(context->GetAttr("shared_counts", &shared_counts_));
+    // A mark, since the table works without it.
+    if (context->HasAttr(kCoefficients)) {
+      TF_RETURN_IF_ERROR(
+          context->GetAttr(kCoefficients, &admission->coefficients));
+    }
     admission->evict_policy = policy == "lfu"
                                   ? mxrec::EvictPolicy::kLeastFrequent
                                   : mxrec::EvictPolicy::kLeastRecent;

@@ -39,7 +39,9 @@ seconds, and no other may begin meanwhile.
 
 prefix: of the checkpoint.
 manifest: that the checkpoint holds.
-variables, steps, optimizer, slot_initials: see MxRecTableSave.
+variables, steps, optimizer, slot_initials: see MxRecTableSave. For a table that
+  grows, optimizer and slot_initials are of the optimizer that trains it, if that
+  is known: saved slots of another are refused.
 with_slots: else the rows alone are restored, and their slots begin anew.
 part, parts: of several parts, of which each has the keys of one hash value, the
   one to restore.

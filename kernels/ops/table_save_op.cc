@@ -1,17 +1,24 @@
 // MxRecTableSave: writes a table's files beside a checkpoint.
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "mxrec/saving.h"
 #include "op_utils.h"
+#include "row_writes.h"
 #include "save_requests.h"
 #include "shape_fns.h"
 #include "table_variables.h"
 #include "tensorflow/core/framework/op.h"
+#include "variable_writers.h"
 
 namespace mxrec_ops {
 namespace {
 
-using tensorflow::OpKernel;
+using tensorflow::AsyncOpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
+using tensorflow::Status;
 
 REGISTER_OP("MxRecTableSave")
     .Input("handle: resource")
@@ -42,9 +49,9 @@ optimizer: whose slots they are.
 slot_initials: the value that each slot begins with.
 )doc");
 
-class TableSaveOp : public OpKernel {
+class TableSaveOp : public AsyncOpKernel {
  public:
-  explicit TableSaveOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit TableSaveOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("V", &num_variables_));
     OP_REQUIRES_OK(context, context->GetAttr("S", &num_steps_));
     OP_REQUIRES_OK(context,
@@ -56,20 +63,47 @@ class TableSaveOp : public OpKernel {
                                              &request_.slots.initial_values));
   }
 
-  void Compute(OpKernelContext* context) override {
+  // In a thread of its own: it may wait for steps and for the disk, and those
+  // of the pool are the steps'.
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    tensorflow::Env::Default()->SchedClosure(
+        [this, context, done = std::move(done)] {
+          context->SetStatus(Save(context));
+          done();
+        });
+  }
+
+ private:
+  Status Save(OpKernelContext* context) const {
     TableRef table;
-    OP_REQUIRES_OK(context, GetFilledTable(context, 0, &table));
-    OP_REQUIRES_OK(context, CheckScalar(context->input(1), "prefix"));
+    TF_RETURN_IF_ERROR(GetFilledTable(context, 0, &table));
+    TF_RETURN_IF_ERROR(CheckScalar(context->input(1), "prefix"));
     TableVariables variables;
-    OP_REQUIRES_OK(context, variables.Get(context, 2, num_variables_,
-                                          num_steps_, table->table().options(),
-                                          request_.slots.initial_values));
+    TF_RETURN_IF_ERROR(variables.Get(context, 2, num_variables_, num_steps_,
+                                     table->table().options(),
+                                     request_.slots.initial_values));
     mxrec::SaveRequest request = request_;
     request.prefix = context->input(1).scalar<tensorflow::tstring>()();
     const SaveRequests::Wish wish = SaveRequests::Global().Of(request.prefix);
     request.kind = wish.kind;
     request.least_count = wish.least_count;
+    const VariableWriters::Known writers = WritersOfRows(context);
+    // A delta knows the rows that have been looked up.
+    if (writers == VariableWriters::Known::kOthers &&
+        request.kind == mxrec::SaveKind::kDelta) {
+      request.kind = mxrec::SaveKind::kBase;
+    }
+    // This step would wait for itself.
+    if (writers == VariableWriters::Known::kLookedUpRows &&
+        !StepWritesRows(context, table)) {
+      request.share_rows = [&variables, context](int64_t* steps) {
+        if (!variables.Share(context).ok()) return false;
+        *steps = variables.ReadSteps();
+        return true;
+      };
+    }
     request.hold_rows = [&variables](int64_t* steps) {
+      variables.Release();
       variables.Hold();
       *steps = variables.steps();
     };
@@ -79,14 +113,23 @@ class TableSaveOp : public OpKernel {
       variables.Read(offsets, out);
     };
     mxrec::SavedTable saved;
-    OP_REQUIRES_OK(context, ToTf(table->table().Save(request, &saved)));
+    TF_RETURN_IF_ERROR(ToTf(table->table().Save(request, &saved)));
     SaveRequests::Global().SetLastPrefix(request.prefix);
     tensorflow::Tensor* manifest = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &manifest));
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &manifest));
     manifest->scalar<tensorflow::tstring>()() = saved.Encode();
+    return Status();
   }
 
- private:
+  VariableWriters::Known WritersOfRows(OpKernelContext* context) const {
+    std::vector<std::string> names;
+    for (int i = 0; i < num_variables_; ++i) {
+      names.push_back(tensorflow::HandleFromInput(context, 2 + i).name());
+    }
+    return VariableWriters::Global().Of(
+        context->device()->attributes().incarnation(), names);
+  }
+
   mxrec::SaveRequest request_;  // what the attributes say
   int num_variables_ = 0;
   int num_steps_ = 0;

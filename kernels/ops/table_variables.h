@@ -39,7 +39,7 @@ inline tensorflow::Status GetStepVariable(tensorflow::OpKernelContext* context,
 
 // All variables of a table, from the inputs of an op at `first`: rows and
 // slots, then at most one step count. Hold() keeps everybody else from them
-// while this lives.
+// while this lives; Share() lets others go on.
 class TableVariables {
  public:
   tensorflow::Status Get(tensorflow::OpKernelContext* context, int first,
@@ -77,25 +77,47 @@ class TableVariables {
     for (const VarRef& variable : steps_) variables.push_back(variable.get());
     locks_ = LockAll(std::move(variables));
   }
-  void Release() { locks_.clear(); }
-
-  // The methods below need Hold().
-  tensorflow::Status MakeWritable(tensorflow::OpKernelContext* context) {
+  // Keeps the buffers as they are but for writes of single rows: who changes
+  // more gives the variable another buffer, as TensorFlow's ops do while reads
+  // copy.
+  tensorflow::Status Share(tensorflow::OpKernelContext* context) {
     for (const VarRef& variable : rows_) {
-      TF_RETURN_IF_ERROR(MakeUnshared(context, variable->tensor()));
+      tensorflow::mutex_lock lock(*variable->mu());
+      TF_RETURN_IF_ERROR(MakeUnshared(context, variable.get()));
+      shared_.push_back(*variable->tensor());
     }
     return tensorflow::Status();
   }
-  // Rows [n, dim * variables].
+  int64_t ReadSteps() const {
+    if (steps_.empty()) return 0;
+    tensorflow::tf_shared_lock lock(*steps_[0]->mu());
+    return steps();
+  }
+  void Release() {
+    shared_.clear();
+    locks_.clear();
+  }
+
+  // Rows [n, dim * variables]. Needs Hold() or Share().
   void Read(mxrec::Span<const mxrec::RowIndex> offsets, float* out) const {
     const int64_t stride = dim_ * static_cast<int64_t>(rows_.size());
     for (size_t v = 0; v < rows_.size(); ++v) {
-      const float* const from = rows_[v]->tensor()->flat<float>().data();
+      const tensorflow::Tensor& rows =
+          shared_.empty() ? *rows_[v]->tensor() : shared_[v];
+      const float* const from = rows.flat<float>().data();
       for (int64_t i = 0; i < offsets.size(); ++i) {
         std::memcpy(out + i * stride + v * dim_, from + offsets[i] * dim_,
                     dim_ * sizeof(float));
       }
     }
+  }
+
+  // The methods below need Hold().
+  tensorflow::Status MakeWritable(tensorflow::OpKernelContext* context) {
+    for (const VarRef& variable : rows_) {
+      TF_RETURN_IF_ERROR(MakeUnshared(context, variable.get()));
+    }
+    return tensorflow::Status();
   }
   void Write(mxrec::Span<const mxrec::RowIndex> offsets, const float* in) {
     const int64_t stride = dim_ * static_cast<int64_t>(rows_.size());
@@ -129,6 +151,7 @@ class TableVariables {
   int64_t dim_ = 0;
   std::vector<VarRef> rows_;
   std::vector<VarRef> steps_;
+  std::vector<tensorflow::Tensor> shared_;  // buffers of rows_
   // Last, so that the locks go before what they lock.
   VariableLocks locks_;
 };

@@ -29,16 +29,23 @@ inline VariableLocks LockAll(std::vector<tensorflow::Var*> variables) {
   return locks;
 }
 
-// Who has read a variable may still hold its buffer.
+// Who has read a variable may still hold its buffer; from now on reads copy it,
+// as TensorFlow has it for variables of which single rows are written. For the
+// holder of the variable's mutex.
 inline tensorflow::Status MakeUnshared(tensorflow::OpKernelContext* context,
-                                       tensorflow::Tensor* tensor) {
-  if (tensor->RefCountIsOne()) return tensorflow::Status();
-  tensorflow::Tensor copy;
-  TF_RETURN_IF_ERROR(
-      context->allocate_temp(tensor->dtype(), tensor->shape(), &copy));
-  std::memcpy(copy.flat<float>().data(), tensor->flat<float>().data(),
-              tensor->TotalBytes());
-  *tensor = copy;
+                                       tensorflow::Var* variable) {
+  // A save may have the buffer then, and knows of writes.
+  if (variable->copy_on_read_mode.load()) return tensorflow::Status();
+  tensorflow::Tensor* const tensor = variable->tensor();
+  if (!tensor->RefCountIsOne()) {
+    tensorflow::Tensor copy;
+    TF_RETURN_IF_ERROR(
+        context->allocate_temp(tensor->dtype(), tensor->shape(), &copy));
+    std::memcpy(copy.flat<float>().data(), tensor->flat<float>().data(),
+                tensor->TotalBytes());
+    *tensor = copy;
+  }
+  variable->copy_on_read_mode.store(true);
   return tensorflow::Status();
 }
 
@@ -82,7 +89,7 @@ class RowsOfVariable {
     TF_RETURN_IF_ERROR(GetRowsVariable(context, index, table->table().options(),
                                        initial, &variable_));
     lock_ = std::make_unique<tensorflow::mutex_lock>(*variable_->mu());
-    return MakeUnshared(context, variable_->tensor());
+    return MakeUnshared(context, variable_.get());
   }
   float* data() const { return variable_->tensor()->flat<float>().data(); }
 

@@ -29,7 +29,7 @@ def checkpoint_command() -> None:
 @click.argument("checkpoint", metavar="CHECKPOINT")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def inspect_command(checkpoint: str, as_json: bool) -> int:
-    """Lists tables with their keys, dim, optimizer, steps and files. Reads no rows."""
+    """Lists tables with their keys, dim, optimizer, steps and files; JSON has their notes too. Reads no rows."""
     from mx_rec.checkpoint.saved_tables import read_saved_tables
 
     found = {prefix: read_saved_tables(prefix) for prefix in _prefixes(checkpoint)}

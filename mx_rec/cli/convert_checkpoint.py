@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,10 @@ _BLOCK_ELEMENTS = 1 << 20
 @click.command(
     "convert-checkpoint",
     short_help="Take trained values into the tables of a converted graph.",
-    epilog=examples("recgraph convert-checkpoint converted.meta old/model.ckpt-100 new/model.ckpt-100"),
+    epilog=examples(
+        "recgraph convert-checkpoint converted.meta old/model.ckpt-100 new/model.ckpt-100",
+        "recgraph convert-checkpoint converted/1 export/1700000000 new/model.ckpt-100",
+    ),
 )
 @click.argument("graph", metavar="GRAPH", type=GRAPH_PATH)
 @click.argument("source", metavar="OLD", type=GRAPH_PATH)
@@ -32,23 +36,36 @@ def convert_checkpoint_command(graph: str, source: str, target: str) -> None:
     graph of before.
 
     The variables that became tables, and their optimizer slots, become the tables' files beside NEW; all other
-    variables are copied. OLD and NEW are prefixes, such as `model.ckpt-100`. Exit codes: 0 written, 2 bad usage, or
-    something that cannot be read, written or converted.
+    variables are copied. OLD and NEW are prefixes, such as `model.ckpt-100`, or SavedModels, which stands for their
+    variables; a SavedModel as NEW must have none yet. GRAPH may be a SavedModel too. Exit codes: 0 written, 2 bad
+    usage, or something that cannot be read, written or converted.
     """
     from mx_rec.errors import CheckpointError
-    from mx_rec.graph.files import load_graph
     from mx_rec.graph.origins import table_origins
+    from mx_rec.graph.saved_model_files import load_graphs, variables_prefix
 
-    origins = table_origins(load_graph(graph).graph_def.node)
+    # The MetaGraphs of a SavedModel have the same tables, or they would not share one checkpoint.
+    origins = table_origins(load_graphs(graph).graphs[0].graph_def.node)
     if not origins:
         raise click.UsageError(f"GRAPH: '{graph}' has no tables that 'recgraph rewrite --convert' has made")
-    if source == target:
+    source = variables_prefix(source)
+    target = _new_prefix(target, variables_prefix(target))
+    if os.path.realpath(source) == os.path.realpath(target):
         raise click.UsageError("NEW must be another prefix than OLD")
     try:
         for line in convert_checkpoint(source, target, origins):
             click.echo(line)
     except (CheckpointError, OSError) as error:
         raise UnusableFile(str(error)) from error
+
+
+def _new_prefix(given: str, prefix: str) -> str:
+    """Where to write, if the variables of a SavedModel are not in the way."""
+    if prefix != given and os.path.exists(f"{prefix}.index"):
+        raise click.UsageError(f"NEW: the SavedModel '{given}' has variables already; give one that has none")
+    if prefix != given:
+        os.makedirs(os.path.dirname(prefix), exist_ok=True)
+    return prefix
 
 
 def convert_checkpoint(source: str, target: str, origins: Sequence[TableOrigin]) -> Iterator[str]:
@@ -61,6 +78,7 @@ def convert_checkpoint(source: str, target: str, origins: Sequence[TableOrigin])
     import tensorflow as tf
 
     from mx_rec.checkpoint import manifest_key
+    from mx_rec.graph.object_graphs import OBJECT_GRAPH_KEY, without_tensors
 
     try:
         reader = tf.train.load_checkpoint(source)
@@ -79,6 +97,9 @@ def convert_checkpoint(source: str, target: str, origins: Sequence[TableOrigin])
         yield f"table '{origin.table_name}': {sum(origin.rows):,} rows of {origin.variable.names[0]!r}{slots}"
     copied = sorted(set(shapes) - gone)
     tensors.update((name, np.asarray(reader.get_tensor(name))) for name in copied)
+    if OBJECT_GRAPH_KEY in tensors:
+        objects = without_tensors(reader.get_tensor(OBJECT_GRAPH_KEY), gone)
+        tensors[OBJECT_GRAPH_KEY] = np.array(objects, np.object_)
     _save(target, tensors)
     yield f"{len(copied)} other tensors copied"
 

@@ -167,7 +167,8 @@ def passes_for(loaded: LoadedGraph, options: RewriteOptions) -> list[Pass]:
     pipeline = default_pipeline(
         PipelineOptions(
             static_tables=_static_tables(options),
-            static_keep=loaded.referenced_nodes(variables=False).union(options.keep),
+            static_keep=loaded.referenced_nodes(variables=False, objects=False).union(options.keep),
+            entries=_entries(loaded, options),
             prefetch=options.prefetch,
             parallel_calls=options.parallel_calls,
             adopt_orphans="adopt_orphans" in (options.passes or ()),
@@ -186,6 +187,11 @@ def passes_for(loaded: LoadedGraph, options: RewriteOptions) -> list[Pass]:
         if name not in {step.name for step in pipeline}:
             raise click.UsageError(f"--passes: '{name}' is switched off by another option")
     return [step for step in pipeline if step.name in options.passes]
+
+
+def _entries(loaded: LoadedGraph, options: RewriteOptions) -> frozenset[str] | None:
+    """The nodes by which a MetaGraph of a SavedModel is used; of other files a script may use any."""
+    return None if loaded.tags is None else loaded.referenced_nodes(objects=False).union(options.keep)
 
 
 def _static_tables(options: RewriteOptions) -> tuple[TableChoice, ...]:

@@ -28,6 +28,8 @@ class VerifyOptions:
     """The options of the command, as given."""
 
     steps: int
+    tags: Optional[str]
+    signature: Optional[str]
     fetches: tuple[str, ...]
     feeds: tuple[tuple[str, str], ...]
     initializers: tuple[str, ...]
@@ -45,6 +47,7 @@ class VerifyOptions:
         "recgraph verify train.meta train.rewritten.meta",
         "recgraph verify a.pb b.pb --fetch loss:0 --fetch train --steps 100",
         "recgraph verify a.meta b.meta --feed rate=rate.npy --tolerance 1e-6 --json",
+        "recgraph verify export/1700000000 rewritten/1 --feed ids=ids.npy",
     ),
 )
 @click.argument("before", metavar="A", type=GRAPH_PATH)
@@ -57,13 +60,15 @@ class VerifyOptions:
     metavar="NAME",
     help="A tensor, node or collection to run and compare; may be repeated. Default: losses and train op.",
 )
+@click.option("--tags", metavar="A,B", help="Of a SavedModel with several MetaGraphs: which to run.")
+@click.option("--signature", metavar="KEY", help="Of SavedModels: whose results to fetch. Default: serving_default.")
 @click.option(
     "--feed",
     "feeds",
     multiple=True,
     type=FEED,
     metavar="NAME=FILE.npy",
-    help="Value of a placeholder, the same in every step; may be repeated.",
+    help="Value of a placeholder, or of an input of the signature, the same in every step; may be repeated.",
 )
 @click.option(
     "--init",
@@ -112,13 +117,14 @@ def verify_command(before: str, after: str, **options: Any) -> int:
     variable of the other graph is compared by what it does to the fetches alone.
 
     Without --fetch it runs what the collections (train_op, losses, ...) of a MetaGraphDef hold, and nodes called
-    loss or train_op. A name that the rewrite has replaced is found by what replaced it, which is said on stderr.
+    loss or train_op. SavedModels begin with their own variables and assets, and without --fetch the results of a
+    signature are compared. A name that the rewrite has replaced is found by what replaced it, which is said on stderr.
 
     Needs the op library. Exit codes: 0 equal, 1 different (the first difference is named), 2 bad usage or a file
     that cannot be read or run here, 3 a graph failed to run.
     """
     given = VerifyOptions(**options)
-    sides = _load(before, after)
+    sides = _load(before, after, given.tags)
     _load_library()
     verdict = _verify(sides, given)
     for remark in verdict.remarks:
@@ -130,11 +136,11 @@ def verify_command(before: str, after: str, **options: Any) -> int:
     return ExitCode.OK if verdict.first_difference is None else ExitCode.DIFFERENT
 
 
-def _load(before: str, after: str) -> tuple[Side, Side]:
+def _load(before: str, after: str, tags: Optional[str]) -> tuple[Side, Side]:
     from mx_rec.cli.verifying.fetches import Side
-    from mx_rec.graph.files import load_graph
+    from mx_rec.graph.saved_model_files import load_graphs, meta_graph_of
 
-    first, second = (load_graph(path) for path in (before, after))
+    first, second = (meta_graph_of(load_graphs(path), tags) for path in (before, after))
     for loaded in (first, second):
         for warning in loaded.warnings:
             say(f"warning: '{loaded.path}': {warning}")
@@ -161,10 +167,10 @@ def _verify(sides: tuple[Side, Side], options: VerifyOptions) -> Verdict:
     from mx_rec.cli.verifying.graph_run import GraphRun, RunOptions
     from mx_rec.cli.verifying.verdict import Verdict, compare_steps, compare_tables, compare_variables
 
-    fetches = choose_fetches(sides, options.fetches)
+    fetches = choose_fetches(sides, options.fetches, options.signature)
     run_options = RunOptions(
         initializers=options.initializers,
-        feeds=load_feeds(sides, options.feeds),
+        feeds=load_feeds(sides, options.feeds, options.signature),
         seed=options.seed,
         threads=options.threads,
         timeout=options.timeout,

@@ -7,8 +7,8 @@ import os
 from typing import TYPE_CHECKING, Any, Optional
 
 from mx_rec import ops
-from mx_rec.constants.constants import COMBINE_FAAE_ENV, MAX_INT32
-from mx_rec.graph.attrs import AttrValue, attr_bool, attr_bytes, attr_int
+from mx_rec.constants.constants import ATTR_COEFFICIENTS, COMBINE_FAAE_ENV, MAX_INT32
+from mx_rec.graph.attrs import AttrValue, attr_bool, attr_bytes, attr_int, attr_ints
 from mx_rec.tf_compat import set_attr
 from mx_rec.util.validate import check_optional_int
 
@@ -110,6 +110,7 @@ def tell_table(state: GraphState, table: EmbeddingTable, owner: str, config: Adm
             USE_COMBINE_FAAE what is neither 0 nor 1.
         EnvironmentError: a session has run the graph, so that the table exists as it is.
     """
+    _tell_coefficient(state, table, config.faae_coefficient)
     known = state.admission.get(table.table_name)
     if known is not None:
         if known[1].thresholds != config.thresholds:
@@ -129,6 +130,14 @@ def tell_table(state: GraphState, table: EmbeddingTable, owner: str, config: Adm
         set_attr(table.handle.op, name, value)
     if config.eviction_threshold is not None:
         table.make_evict_op()
+
+
+def _tell_coefficient(state: GraphState, table: EmbeddingTable, coefficient: int) -> None:
+    """Has the table save what its lookups count; they work without it, so what comes too late is left out."""
+    known = state.coefficients.setdefault(table.table_name, set())
+    known.add(coefficient)
+    if known != {1} and not ops.graph_was_run(state.token):
+        set_attr(table.handle.op, ATTR_COEFFICIENTS, attr_ints(sorted(known)))
 
 
 def admits(state: GraphState, table: EmbeddingTable) -> bool:

@@ -27,6 +27,7 @@ from mx_rec.core.admission import admission_of_lookup, admits, evicts_by_time, t
 from mx_rec.core.asc.batch import check_ids, component
 from mx_rec.core.asc.feature_spec import FeatureSpec
 from mx_rec.core.initializers import table_seed, to_native
+from mx_rec.core.keys import as_keys
 from mx_rec.core.saveable import add_saveable
 from mx_rec.core.table import EmbeddingTable
 from mx_rec.core.timestamps import times_of_keys
@@ -91,7 +92,7 @@ def create_table(
         padding_keys_mask: whether rows of the padding keys are never updated: they take no gradient, and their
             optimizer slots do not move. Needs `padding_keys` and `padding_keys_len`. If False, the padding keys
             are keys like others. Holds for the optimizers of `mx_rec.optimizers`; others know of no padding keys.
-        padding_keys_len: the number of padding keys.
+        padding_keys_len: 1..1e9, accepted: a device needs the number of ids in a batch.
         value_dtype: tf.float32.
         shard_num: 1..8192, accepted; the store shards by itself.
         fusion_optimizer_var: accepted.
@@ -208,9 +209,9 @@ def sparse_lookup(
 
     Args:
         hashtable: of the same graph as `ids`.
-        ids: int32 or int64. A tensor of any rank, of which any size may be unknown or 0, or a SparseTensor or
-            RaggedTensor. Every int value is a legal id, also a negative one. Or a FeatureSpec of the table: then
-            `batch` has the ids.
+        ids: of the table's `key_dtype`, or as `mx_rec.core.keys.as_keys` takes them. A tensor of any rank, of which
+            any size may be unknown or 0, or a SparseTensor or RaggedTensor. Every int value is a legal id, also a
+            negative one. Or a FeatureSpec of the table: then `batch` has the ids.
         send_count: 1..2147483647, the largest number of distinct keys of a batch. Needed, and used, with
             `init(use_dynamic=False)` only; the shape of dense `ids` must then be known. Of merged lookups the
             sum holds.
@@ -266,7 +267,9 @@ def sparse_lookup(
     feature = ids if isinstance(ids, FeatureSpec) else None
     if isinstance(ids, FeatureSpec):
         ids = _ids_of_feature(hashtable, ids, batch)
-    flat = _check_lookup_arguments(hashtable, ids, dim, is_train, is_grad)
+    _check_lookup_arguments(hashtable, ids, dim, is_train, is_grad)
+    ids = as_keys(hashtable, ids)
+    flat = pooling.flat_ids(ids)
     pooling.check_pooling(hashtable.table_name, ids, combiner, weights)
     _warn_ignored("sparse_lookup", set(kwargs))
     state = graph_state.state_of(flat.graph)
@@ -417,10 +420,7 @@ def _check_padding_keys(name: str, key_dtype: tf.DType, keys: Any, mask: Any, le
         )
     values = [] if keys is None else [keys] if isinstance(keys, numbers.Integral) else list(keys)
     distinct = sorted({check_int("padding_keys", value, key_dtype.min, key_dtype.max) for value in values})
-    if length is not None and check_int("padding_keys_len", length, 1, MAX_VOCABULARY_SIZE) != len(values):
-        raise ValueError(
-            f"table {name!r}: padding_keys_len must be the number of padding_keys, {len(values)}, got {length}"
-        )
+    check_optional_int("padding_keys_len", length, 1, MAX_VOCABULARY_SIZE)
     return tuple(distinct) if mask else ()
 
 
@@ -440,21 +440,13 @@ def _ids_of_feature(table: EmbeddingTable, feature: FeatureSpec, batch: Any) -> 
     return check_ids(owner, component(owner, batch, feature.index_key))
 
 
-def _check_lookup_arguments(table: EmbeddingTable, ids: Any, dim: Any, is_train: Any, is_grad: Any) -> tf.Tensor:
-    """Returns all ids in one tensor."""
+def _check_lookup_arguments(table: EmbeddingTable, ids: Any, dim: Any, is_train: Any, is_grad: Any) -> None:
     if not isinstance(ids, (tf.Tensor, tf.SparseTensor, tf.RaggedTensor)):
         raise TypeError(
             f"table {table.table_name!r}: ids must be a FeatureSpec or a tf.Tensor, tf.SparseTensor or tf.RaggedTensor "
             f"of integers, got {type(ids).__name__}"
         )
     flat = pooling.flat_ids(ids)
-    if ids.dtype not in _ID_DTYPES:
-        raise TypeError(f"table {table.table_name!r}: ids must be int64 or int32, got {ids.dtype.name}")
-    if ids.dtype != table.key_dtype:
-        raise TypeError(
-            f"table {table.table_name!r} was created with key_dtype {table.key_dtype.name}, "
-            f"but ids are {ids.dtype.name}; cast one of them"
-        )
     graph = table.handle.graph
     if flat.graph is not graph and outermost_graph(flat.graph) is not graph:
         raise ValueError(
@@ -470,7 +462,6 @@ def _check_lookup_arguments(table: EmbeddingTable, ids: Any, dim: Any, is_train:
         raise ValueError(f"table {table.table_name!r}: dim must be the table's {table.dim}, got {dim}")
     check_bool("is_train", is_train)
     check_bool("is_grad", is_grad)
-    return flat
 
 
 def _check_static(table: EmbeddingTable, ids: pooling.Ids, send_count: Any) -> int:

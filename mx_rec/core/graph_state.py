@@ -79,6 +79,19 @@ class TableSlots:
     steps: Optional[tf.Variable] = None
 
 
+@dataclasses.dataclass(frozen=True)
+class SlotKind:
+    """What kind of slots an optimizer gives rows.
+
+    Attributes:
+        optimizer: as saved tables name it.
+        initial_values: what each slot begins with.
+    """
+
+    optimizer: str
+    initial_values: tuple[float, ...]
+
+
 @dataclasses.dataclass
 class GraphState:
     """State of one graph.
@@ -91,10 +104,12 @@ class GraphState:
         lookups: by name, in order of creation.
         features: what the datasets of the graph were said to give, in order.
         admission: of tables whose training lookups have said it: which lookup was the first, and its thresholds.
+        coefficients: by table, the `faae_coefficient` of its training lookups.
         times: the timestamp of a batch as lookups take it, by the name of the tensor it comes from.
         timeless: the finds of lookups that need a timestamp and have none yet, by lookup.
         updated: tables that an optimizer updates.
         slots: by table of fixed capacity, of the first optimizer that trains it.
+        slot_kinds: by table that grows, of all optimizers with slots that train it.
         early_sessions: sessions that existed before mx_rec knew the graph.
         op_types: ops that the rewrite moves even if the lookups that need them stay.
         adopt_orphans: whether the rewrite prepares lookups whose ids come from no batch with one.
@@ -111,10 +126,12 @@ class GraphState:
     lookups: dict[str, LookupRecord] = dataclasses.field(default_factory=dict)
     features: dict[PipelineFeature, None] = dataclasses.field(default_factory=dict)
     admission: dict[str, tuple[str, AdmissionConfig]] = dataclasses.field(default_factory=dict)
+    coefficients: dict[str, set[int]] = dataclasses.field(default_factory=dict)
     times: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
     timeless: dict[str, tf.Operation] = dataclasses.field(default_factory=dict)
     updated: set[str] = dataclasses.field(default_factory=set)
     slots: dict[str, TableSlots] = dataclasses.field(default_factory=dict)
+    slot_kinds: dict[str, set[SlotKind]] = dataclasses.field(default_factory=dict)
     early_sessions: tuple[weakref.ref, ...] = ()
     op_types: tuple[str, ...] = ()
     adopt_orphans: bool = False

@@ -9,6 +9,8 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from mx_rec.util.log import logger
+from mx_rec.util.tf_version_adapter import hccl_ops as hccl_ops
+from mx_rec.util.tf_version_adapter import npu_ops as npu_ops
 
 
 def npu_hooks_append(hooks_list: Optional[Sequence[Any]] = None) -> list[Any]:
@@ -42,18 +44,6 @@ def npu_allreduce(values: Any, reduction: str = "mean", fusion: int = 1, fusion_
     return values
 
 
-def _dropout(
-    x: tf.Tensor, keep_prob: Any, noise_shape: Any = None, seed: Optional[int] = None, name: Optional[str] = None
-) -> tf.Tensor:
-    """`tf.compat.v1.nn.dropout` that keeps each element with probability `keep_prob`."""
-    return tf.compat.v1.nn.dropout(x, rate=1 - keep_prob, noise_shape=noise_shape, seed=seed, name=name)
-
-
-def _of_one_process(tensor: Any, *args: Any, **options: Any) -> Any:
-    """The tensor itself: what a collective operation of one process gives."""
-    return tensor
-
-
 def _set_iteration_per_loop(session: Any, train_op: Any, iterations_per_loop: int = 1) -> Any:
     """The operation itself. Loops of several steps in one run need a device: ValueError."""
     if iterations_per_loop != 1:
@@ -61,9 +51,7 @@ def _set_iteration_per_loop(session: Any, train_op: Any, iterations_per_loop: in
     return train_op
 
 
-npu_ops = SimpleNamespace(dropout=_dropout)
 npu_plugin = SimpleNamespace(set_device_sat_mode=lambda mode: None)
-hccl_ops = SimpleNamespace(allreduce=_of_one_process, broadcast=_of_one_process)
 util = SimpleNamespace(set_iteration_per_loop=_set_iteration_per_loop)
 
 

@@ -19,17 +19,23 @@ from mx_rec.graph.op_signatures import OP_TABLE
 from mx_rec.saved_parts import SAVEABLE_OBJECTS, SavedParts, element_text, parts_text, saved_member
 from mx_rec.tf_compat import collection_proto_type, registered_op_def
 
+_INIT_SIGNATURE = "__saved_model_init_op"
+_MAIN_OP = "saved_model_main_op"
 
-def referenced_nodes(meta_graph: meta_graph_pb2.MetaGraphDef, *, variables: bool = True) -> dict[str, str]:
+
+def referenced_nodes(
+    meta_graph: meta_graph_pb2.MetaGraphDef, *, variables: bool = True, objects: bool = True
+) -> dict[str, str]:
     """Nodes that the MetaGraphDef names outside its graph, each with the place that names it.
 
     Args:
         meta_graph: the file.
         variables: whether the collections of variables count, which follow the graph.
+        objects: whether the object graph counts, which goes when a variable becomes a table.
     """
     names = {node.name for node in meta_graph.graph_def.node}
     found: dict[str, str] = {}
-    for place, text in _texts(meta_graph, variables):
+    for place, text in _texts(meta_graph, variables, objects):
         name = _node_name(text)
         if name in names:
             found.setdefault(name, place)
@@ -49,6 +55,11 @@ def header_of(
     _let_savers_know(result, nodes)
     _update_op_list(result, nodes, functions)
     return result
+
+
+def loses_object_graph(nodes: Iterable[Any]) -> bool:
+    """Whether an object graph does not fit these nodes any more, since variables that it names are tables."""
+    return any(marks.CONVERTED in node.attr for node in nodes)
 
 
 def collection_entries(nodes: Iterable[Any]) -> Iterator[tuple[str, str]]:
@@ -74,7 +85,7 @@ def _check_references(
 ) -> None:
     """What `meta_graph` names and `result` still names must be left in the graph."""
     before = {node.name for node in meta_graph.graph_def.node}
-    for place, text in _texts(result, True):
+    for place, text in _texts(result, True, True):
         name = _node_name(text)
         if name in before and name not in left:
             raise GraphFileError(
@@ -84,12 +95,17 @@ def _check_references(
 
 
 def _drop_converted_variables(meta_graph: meta_graph_pb2.MetaGraphDef, nodes: Iterable[Any]) -> None:
-    """The variables whose place tables have taken leave the collections of variables."""
+    """The variables whose place tables have taken leave the collections of variables.
+
+    An object graph goes as a whole: TensorFlow makes the variables that it names before it looks at the graph, and runs
+    functions that read them. Without one the SavedModel is loaded as those of TensorFlow 1 are, by its signatures.
+    """
     gone = {
         name.decode() for node in nodes if marks.CONVERTED in node.attr for name in node.attr[marks.CONVERTED].list.s
     }
-    if not gone:
+    if not loses_object_graph(nodes):
         return
+    _drop_object_graph(meta_graph)
     for key, collection in list(meta_graph.collection_def.items()):
         if collection.WhichOneof("kind") != "bytes_list" or collection_proto_type(key) is not variable_pb2.VariableDef:
             continue
@@ -99,6 +115,23 @@ def _drop_converted_variables(meta_graph: meta_graph_pb2.MetaGraphDef, nodes: It
             collection.bytes_list.value[:] = left
         elif members:
             del meta_graph.collection_def[key]
+
+
+def _drop_object_graph(meta_graph: meta_graph_pb2.MetaGraphDef) -> None:
+    """Without an object graph, what initializes is in the collection alone, as TensorFlow 1 has it.
+
+    TensorFlow 2 writes it as a signature too, and when it loads that of a graph without objects, it has no files of
+    assets to feed to it.
+    """
+    if not meta_graph.HasField("object_graph_def"):
+        return
+    meta_graph.ClearField("object_graph_def")
+    if _INIT_SIGNATURE not in meta_graph.signature_def:
+        return
+    if _MAIN_OP not in meta_graph.collection_def:
+        info = meta_graph.signature_def[_INIT_SIGNATURE].outputs[_INIT_SIGNATURE]
+        meta_graph.collection_def[_MAIN_OP].node_list.value.append(info.name)
+    del meta_graph.signature_def[_INIT_SIGNATURE]
 
 
 def _variable_node(data: bytes) -> str:
@@ -194,7 +227,7 @@ def _described(name: str) -> op_def_pb2.OpDef | None:
     return op_def
 
 
-def _texts(meta_graph: meta_graph_pb2.MetaGraphDef, variables: bool) -> Iterator[tuple[str, str]]:
+def _texts(meta_graph: meta_graph_pb2.MetaGraphDef, variables: bool, objects: bool) -> Iterator[tuple[str, str]]:
     """Every string that may name a node, with the place that holds it."""
     for text in _strings(meta_graph.saver_def):
         yield "saver_def", text
@@ -203,7 +236,9 @@ def _texts(meta_graph: meta_graph_pb2.MetaGraphDef, variables: bool) -> Iterator
             yield f"signature_def '{key}'", text
     for asset in meta_graph.asset_file_def:
         yield f"asset '{asset.filename}'", asset.tensor_info.name
-    if meta_graph.HasField("object_graph_def"):  # of a SavedModel of TensorFlow 2: constants, captures, variables
+    if objects and meta_graph.HasField(
+        "object_graph_def"
+    ):  # of a SavedModel of TensorFlow 2: constants, captures, variables
         for text in _strings(meta_graph.object_graph_def):
             yield "object graph", text
     for key, collection in meta_graph.collection_def.items():

@@ -11,7 +11,7 @@ from tensorflow.core.framework import graph_pb2
 from mx_rec import tf_compat
 from mx_rec.constants.constants import ATTR_COLLECTIONS
 from mx_rec.errors import GraphRewriteError
-from mx_rec.graph.edits import EditSet
+from mx_rec.graph.edits import EditSet, ReplaceNode
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.verify import verify_delta
 from mx_rec.graph.view import GraphView
@@ -32,6 +32,9 @@ def apply_live(graph: tf.Graph, edits: EditSet) -> None:
     if graph.finalized:
         raise GraphRewriteError("the graph is finalized; rewrite it before a session or hook finalizes it")
     before = GraphView(graph.as_graph_def())
+    replaced = next((edit.node.name for edit in edits if isinstance(edit, ReplaceNode)), None)
+    if replaced is not None:
+        raise GraphRewriteError(f"node {replaced!r} is to be replaced, which TensorFlow cannot do in a live graph")
     after = before.edited(edits.without_removals())
     verify_delta(after)
     _try_import(graph, before, after)

@@ -84,6 +84,11 @@ def attr_float(value: float) -> AttrValue:
     return attr_value_pb2.AttrValue(f=value)
 
 
+def attr_floats(values: Iterable[float]) -> AttrValue:
+    """A list of floats."""
+    return attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(f=values))
+
+
 def attr_bool(value: bool) -> AttrValue:
     """A truth value."""
     return attr_value_pb2.AttrValue(b=value)

@@ -21,6 +21,7 @@ class Delta:
         changed: nodes that were there before and have other inputs, controls or attributes now.
         rewired: nodes whose inputs or controls differ, new and removed ones included.
         removed: nodes that are gone.
+        replaced: nodes in whose place there is another of the same name.
         functions: new functions.
         is_private: whether nothing was touched but attributes that start with an underscore.
     """
@@ -31,11 +32,12 @@ class Delta:
     removed: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()
     is_private: bool = False
+    replaced: tuple[str, ...] = ()
 
     @property
     def touched(self) -> frozenset[str]:
-        """Every node that was added, changed or removed."""
-        return frozenset((*self.added, *self.changed, *self.removed))
+        """Every node that was added, changed, replaced or removed."""
+        return frozenset((*self.added, *self.changed, *self.removed, *self.replaced))
 
 
 class _Changes:
@@ -60,6 +62,7 @@ class Draft:
         self._changes: dict[str, _Changes] = {}
         self._added: dict[str, None] = {}
         self._removed: dict[str, None] = {}
+        self._replaced: dict[str, None] = {}
         self._new_functions: list[str] = []
 
     def apply(self, edit: ed.Edit) -> None:
@@ -73,13 +76,13 @@ class Draft:
 
     def finish(self) -> tuple[dict[str, Node], dict[str, Any], Delta]:
         """The nodes, the functions, and what was touched."""
-        rewired = [*self._added, *self._removed]
+        rewired = [*self._added, *self._removed, *self._replaced]
         for name, changes in self._changes.items():
             node = self._nodes[name]
             self._nodes[name] = Node(
                 name, node.op, tuple(changes.inputs), tuple(changes.controls), node.proto, changes.attrs
             )
-            if changes.rewired and name not in self._added:
+            if changes.rewired and name not in self._added and name not in self._replaced:
                 rewired.append(name)
         changed = tuple(name for name in self._changes if name not in self._added)
         is_private = not (rewired or self._new_functions) and all(
@@ -92,6 +95,7 @@ class Draft:
             tuple(self._removed),
             tuple(self._new_functions),
             is_private,
+            tuple(self._replaced),
         )
         return self._nodes, self._functions, delta
 
@@ -112,6 +116,15 @@ class Draft:
             raise GraphRewriteError(f"an edit adds node {name!r}, which an earlier edit removes; take another name")
         self._nodes[name] = edit.node
         self._added[name] = None
+
+    def _replace_node(self, edit: ed.ReplaceNode) -> None:
+        name = edit.node.name
+        if name not in self._nodes:
+            raise GraphRewriteError(f"an edit replaces node {name!r}, which the graph does not have")
+        self._nodes[name] = edit.node
+        self._changes.pop(name, None)
+        if name not in self._added:
+            self._replaced[name] = None
 
     def _add_function(self, edit: ed.AddFunction) -> None:
         name = edit.function.signature.name
@@ -153,12 +166,14 @@ class Draft:
         del self._nodes[edit.node]
         self._changes.pop(edit.node, None)
         self._added.pop(edit.node, None)
+        self._replaced.pop(edit.node, None)
         if edit.node in self._before:
             self._removed[edit.node] = None
 
 
 _HANDLERS: dict[type, Any] = {
     ed.AddNode: Draft._add_node,
+    ed.ReplaceNode: Draft._replace_node,
     ed.AddFunction: Draft._add_function,
     ed.SetInput: Draft._set_input,
     ed.AddControlInput: Draft._add_control,

@@ -10,6 +10,7 @@ from tensorflow.core.framework import node_def_pb2
 from mx_rec.constants.constants import ATTR_PASS
 from mx_rec.errors import GraphRewriteError
 from mx_rec.graph.attrs import AttrValue, attr_bytes
+from mx_rec.graph.devices import usable_device
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.op_schema import op_schema
 
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 
 class AddNode(NamedTuple):
     """Add a node."""
+
+    node: Node
+
+
+class ReplaceNode(NamedTuple):
+    """Put a node in the place of the one of its name; who reads that reads this."""
 
     node: Node
 
@@ -72,7 +79,9 @@ class RemoveNode(NamedTuple):
     node: str
 
 
-Edit = Union[AddNode, AddFunction, SetInput, AddControlInput, RemoveControlInput, SetAttr, ClearAttr, RemoveNode]
+Edit = Union[
+    AddNode, ReplaceNode, AddFunction, SetInput, AddControlInput, RemoveControlInput, SetAttr, ClearAttr, RemoveNode
+]
 
 
 class EditSet:
@@ -112,21 +121,53 @@ class EditSet:
     ) -> TensorRef:
         """Add a node; default values of its op's attributes are written out. Returns its first output.
 
+        A device that TensorFlow cannot read is left out: passes give new nodes the device of one that was there, which
+        may be one that TensorFlow has never looked at.
+
         Raises:
             GraphRewriteError: the op is not known, so its defaults cannot be written.
         """
+        self._edits.append(AddNode(self._made(name, op, inputs, attrs, controls, device)))
+        return TensorRef(name, 0)
+
+    def replace_node(
+        self,
+        name: str,
+        op: str,
+        inputs: Sequence[TensorRef] = (),
+        attrs: Mapping[str, AttrValue] | None = None,
+        *,
+        controls: Sequence[str] = (),
+        device: str = "",
+    ) -> TensorRef:
+        """As `add_node`, in the place of the node of that name. A live graph cannot take this edit.
+
+        Raises:
+            GraphRewriteError: the op is not known, so its defaults cannot be written.
+        """
+        self._edits.append(ReplaceNode(self._made(name, op, inputs, attrs, controls, device)))
+        return TensorRef(name, 0)
+
+    def _made(
+        self,
+        name: str,
+        op: str,
+        inputs: Sequence[TensorRef],
+        attrs: Mapping[str, AttrValue] | None,
+        controls: Sequence[str],
+        device: str,
+    ) -> Node:
         schema = op_schema(op)
         if schema is None:
             raise GraphRewriteError(f"node {name!r}: op {op!r} is not known to this TensorFlow")
-        proto = node_def_pb2.NodeDef(name=name, op=op, device=device)
+        proto = node_def_pb2.NodeDef(name=name, op=op, device=usable_device(device))
         for attr, value in {**schema.defaults, **(attrs or {})}.items():
             proto.attr[attr].CopyFrom(value)
         if self._author:
             proto.attr[ATTR_PASS].CopyFrom(attr_bytes(self._author))
         proto.input.extend([ref.as_input() for ref in inputs])
         proto.input.extend([f"^{control}" for control in controls])
-        self._edits.append(AddNode(Node(name, op, tuple(inputs), tuple(controls), proto)))
-        return TensorRef(name, 0)
+        return Node(name, op, tuple(inputs), tuple(controls), proto)
 
     def add_function(self, function: Any) -> None:
         """Add a `FunctionDef` to the library."""

@@ -44,7 +44,7 @@ _TITLES = {
 _EXPECTED = "expected a GraphDef (.pb, .pbtxt) or a MetaGraphDef (.meta), binary or text, or a SavedModel"
 _NO_SAVED_MODEL = (
     "a SavedModel is the directory that holds this file as saved_model.pb or saved_model.pbtxt, variables beside it; "
-    "inspect, rewrite, diff and plot take such a directory"
+    "commands take such a directory as a whole"
 )
 _MAGIC = {
     b"\x1f\x8b": "gzip data (unpack it first)",
@@ -122,14 +122,15 @@ class LoadedGraph:
     def _has_collection(self, name: str) -> bool:
         return self.kind.startswith("metagraph") and name in self.message.collection_def
 
-    def referenced_nodes(self, *, variables: bool = True) -> frozenset[str]:
-        """Nodes that collections, saver and signatures of a MetaGraphDef name: a rewrite must keep them.
+    def referenced_nodes(self, *, variables: bool = True, objects: bool = True) -> frozenset[str]:
+        """Nodes that collections, saver, signatures and the object graph of a MetaGraphDef name: a rewrite keeps them.
 
-        Without `variables` those that only the collections of variables name, which a variable may leave.
+        Without `variables` those that only the collections of variables name, which a variable may leave; without
+        `objects` those that only the object graph names, which is gone once a variable has become a table.
         """
         if not self.kind.startswith("metagraph"):
             return frozenset()
-        return frozenset(_meta_graph.referenced_nodes(self.message, variables=variables))
+        return frozenset(_meta_graph.referenced_nodes(self.message, variables=variables, objects=objects))
 
 
 @dataclass(frozen=True)
@@ -286,8 +287,7 @@ def _checked_size(path: Path) -> int:
     if stat.S_ISDIR(info.st_mode):
         if any(path.glob("saved_model.pb*")):
             raise GraphFileError(
-                f"'{path}' is a SavedModel directory, which this command does not take: it takes a graph file; "
-                "inspect, rewrite, diff, plot and freeze take SavedModels"
+                f"'{path}' is a SavedModel directory; expected a graph file (`load_graphs` reads both)"
             )
         raise GraphFileError(f"'{path}' is a directory; {_EXPECTED}")
     if not stat.S_ISREG(info.st_mode):

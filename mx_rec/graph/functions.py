@@ -23,6 +23,26 @@ def sanitized(name: str) -> str:
     return cleaned if cleaned[:1].isalpha() else f"n{cleaned}"
 
 
+def functions_called(functions: Iterable[FunctionDef], nodes: Iterable[NodeDef]) -> list[FunctionDef]:
+    """Those of the functions that the nodes call, or that one of these calls, in order."""
+    by_name = {function.signature.name: function for function in functions}
+    called: set[str] = set()
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        names = [node.op]
+        for value in node.attr.values():
+            if value.HasField("func"):
+                names.append(value.func.name)
+            elif value.HasField("list"):
+                names.extend(function.name for function in value.list.func)
+        for name in names:
+            if name in by_name and name not in called:
+                called.add(name)
+                stack.extend(by_name[name].node_def)
+    return [function for name, function in by_name.items() if name in called]
+
+
 class FunctionBuilder:
     """Collects arguments, nodes and outputs of one function.
 

@@ -25,6 +25,7 @@ OP_KEY_TIMES = "MxRecKeyTimes"
 OP_FORWARD = "MxRecForward"
 OP_POOL = "MxRecPool"
 OP_CHECK_IDS = "MxRecCheckIds"
+OP_CHECKPOINT_FOLDER = "MxRecCheckpointFolder"
 OP_TABLE_CLEAR = "MxRecTableClear"
 OP_TABLE_IMPORT = "MxRecTableImport"
 OP_TABLE_RESTORE = "MxRecTableRestore"
@@ -209,6 +210,7 @@ SIGNATURES: dict[str, Signature] = {
             "slot_initials: list(float) = []",
         ),
     ),
+    OP_CHECKPOINT_FOLDER: Signature(("prefix: string", "manifests: N * string"), (), ("N: int",)),
     OP_TABLE_RESTORE: Signature(
         (_HANDLE, "prefix: string", "manifest: string", "variables: V * resource", "steps: S * resource"),
         (),

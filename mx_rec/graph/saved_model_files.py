@@ -19,6 +19,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from mx_rec.errors import GraphFileError
 from mx_rec.graph import _messages, _meta_graph, files
 from mx_rec.graph.files import LoadedGraph
+from mx_rec.graph.functions import functions_called
 from mx_rec.graph.view import GraphView
 
 _BINARY = "saved_model.pb"
@@ -117,6 +118,38 @@ def _graph(directory: Path, meta_graph: Any) -> LoadedGraph:
     )
 
 
+def variables_prefix(path: str | os.PathLike[str]) -> str:
+    """The prefix of the checkpoint of a SavedModel, if `path` is its directory or its `variables`; else `path`."""
+    directory = Path(path)
+    if directory.is_dir():
+        if any((directory / name).is_file() for name in (_BINARY, _TEXT)):
+            return str(directory / _VARIABLES / _VARIABLES)
+        if directory.name == _VARIABLES:
+            return str(directory / _VARIABLES)
+    return os.fspath(path)
+
+
+def meta_graph_of(loaded: AnyGraphFile, tags: str | None) -> LoadedGraph:
+    """The graph of a file; of a SavedModel the only MetaGraph, or that of the tags.
+
+    Args:
+        loaded: what was read.
+        tags: with commas, in any order; `None` for the only one.
+
+    Raises:
+        GraphFileError: there is no such MetaGraph, or there are several.
+    """
+    graphs = list(loaded.graphs)
+    if isinstance(loaded, LoadedSavedModel) and tags is not None:
+        wanted = {tag.strip() for tag in tags.split(",") if tag.strip()}
+        graphs = [graph for graph in graphs if set(graph.tags or ()) == wanted]
+    if len(graphs) == 1:
+        return graphs[0]
+    there = "; ".join(", ".join(graph.tags or ()) or "no tags" for graph in loaded.graphs)
+    what = "several MetaGraphs: choose one by its tags" if graphs else f"no MetaGraph of the tags {tags!r}"
+    raise GraphFileError(f"'{loaded.path}' has {what} (there are: {there})")
+
+
 def check_new_directory(loaded: LoadedSavedModel, target: str | os.PathLike[str]) -> None:
     """Fails early, before any work, when a SavedModel cannot be written.
 
@@ -186,7 +219,7 @@ def _serialized(loaded: LoadedSavedModel, views: Sequence[Optional[GraphView]]) 
         if view is None:
             written.CopyFrom(graph.message)
             continue
-        parts = view.parts()
+        parts = _without_dead_functions(graph.message, view.parts())
         size = _messages.graph_sizes(parts).total
         if size + result.ByteSize() > files.MAX_BYTES:
             raise files.too_large_to_write("the SavedModel", size + result.ByteSize(), parts)
@@ -198,6 +231,14 @@ def _serialized(loaded: LoadedSavedModel, views: Sequence[Optional[GraphView]]) 
         return text_format.MessageToString(result).encode()
     data: bytes = result.SerializeToString(deterministic=True)
     return data
+
+
+def _without_dead_functions(meta_graph: Any, parts: _messages.GraphParts) -> _messages.GraphParts:
+    """Without the functions that only the object graph has named, if it goes."""
+    goes = meta_graph.HasField("object_graph_def") and _meta_graph.loses_object_graph(parts.nodes)
+    if not goes or parts.rest.library.gradient:  # which names functions too
+        return parts
+    return parts._replace(functions=functions_called(parts.functions, parts.nodes))
 
 
 def _largest_parts(loaded: LoadedSavedModel) -> _messages.GraphParts:

@@ -16,6 +16,8 @@ from mx_rec.graph.view import GraphView
 
 _VARIABLE_COLLECTIONS = ("variables", "local_variables", "trainable_variables", "model_variables", "metric_variables")
 _TABLE_COLLECTION = "table_initializer"
+_MAIN_OPS = ("saved_model_main_op", "legacy_init_op")
+_INIT_SIGNATURE = "__saved_model_init_op"
 _VARIABLE_OPS = ("VarHandleOp", "VariableV2", "Variable")
 _ASSIGN_OPS = frozenset({"Assign", "AssignVariableOp"})
 _TABLE_INITIALIZER_OPS = (
@@ -60,6 +62,35 @@ def table_initializers(loaded: LoadedGraph, view: GraphView) -> list[str]:
     """The nodes that fill lookup tables of TensorFlow."""
     named = (name for name in loaded.collection(_TABLE_COLLECTION) if name in view)
     return list(dict.fromkeys([*named, *(node.name for node in view.nodes_of(*_TABLE_INITIALIZER_OPS))]))
+
+
+@dataclass(frozen=True)
+class SavedModelStart:
+    """What brings a MetaGraph of a SavedModel to its state, as TensorFlow's loader does.
+
+    Attributes:
+        restore: the op that reads the variables, "" for none.
+        initialize: the ops that fill lookup tables and the like after that.
+        feeds: texts by tensor: the prefix of the variables, paths of assets.
+    """
+
+    restore: str
+    initialize: tuple[str, ...]
+    feeds: dict[str, str]
+
+
+def saved_model_start(loaded: LoadedGraph, view: GraphView) -> SavedModelStart:
+    """How a MetaGraph that was read from a SavedModel begins."""
+    message, saver = loaded.message, loaded.message.saver_def
+    restore = saver.restore_op_name if saver.restore_op_name.partition(":")[0] in view else ""
+    feeds = {saver.filename_tensor_name: str(loaded.path / "variables" / "variables")} if restore else {}
+    for asset in message.asset_file_def:
+        feeds[asset.tensor_info.name] = str(loaded.path / "assets" / asset.filename)
+    named = next((names for name in _MAIN_OPS if (names := loaded.collection(name))), ())
+    if not named and _INIT_SIGNATURE in message.signature_def:
+        named = tuple(info.name for info in message.signature_def[_INIT_SIGNATURE].outputs.values())
+    nodes = (name.partition(":")[0] for name in named)
+    return SavedModelStart(restore.partition(":")[0], tuple(name for name in nodes if name in view), feeds)
 
 
 def iterator_starts(view: GraphView, needed: Iterable[str]) -> list[IteratorStart]:

@@ -85,6 +85,8 @@ def _delta_problems(view: GraphView) -> Iterator[Problem]:
         for edge in view.edges(name):
             yield Problem(edge.consumer, f"reads node {name!r}, which was removed")
     names = dict.fromkeys(name for name in delta.rewired if name in view)
+    for name in delta.replaced:
+        names.update(dict.fromkeys(edge.consumer for edge in view.edges(name)))
     for name in () if delta.is_private else delta.changed:
         if any(not attr.startswith("_") for attr in view.node(name).edited_attrs):
             names[name] = None

@@ -197,6 +197,11 @@ class GraphView:
         return self._functions.get(name)
 
     @property
+    def functions_with_gradient(self) -> frozenset[str]:
+        """The functions of the library for which it names another function as the gradient."""
+        return frozenset(entry.function_name for entry in self._graph_def.library.gradient)
+
+    @property
     def versions(self) -> Any:
         """The `VersionDef` of the graph."""
         return self._graph_def.versions
@@ -367,11 +372,11 @@ def _edited_by_op(before: GraphView, after: GraphView) -> dict[str, list[str]]:
     """Names by op of `after`, sharing the lists that did not change."""
     result = dict(before._by_op or {})
     delta = after.delta
-    removed = set(delta.removed)
+    removed = {*delta.removed, *delta.replaced}
     for op in {before.node(name).op for name in removed}:
         result[op] = [name for name in result[op] if name not in removed]
     owned: set[str] = set()
-    for name in delta.added:
+    for name in (*delta.added, *delta.replaced):
         op = after.node(name).op
         if op not in owned:
             owned.add(op)

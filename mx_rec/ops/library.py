@@ -27,6 +27,7 @@ _NOT_DIFFERENTIABLE = (
     "MxRecApplySgdByAddress",
     "MxRecApplySgdByAddressMany",
     "MxRecCheckIds",
+    "MxRecCheckpointFolder",
     "MxRecEvict",
     "MxRecFind",
     "MxRecFindOrInsert",

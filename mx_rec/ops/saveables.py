@@ -60,8 +60,9 @@ class TableSaveable(SaveableObject):
                 [self._tensor(name) for name in parts.steps],
                 file_number=parts.file_number,
                 key_dtype=parts.key_dtype,
-                optimizer=parts.optimizer,
-                slot_initials=parts.slot_initials,
+                # A table that grows knows its slots itself.
+                optimizer=parts.optimizer if parts.variables else "",
+                slot_initials=parts.slot_initials if parts.variables else (),
             )
 
     def _tensor(self, name: str) -> tf.Tensor:

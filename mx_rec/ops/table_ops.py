@@ -488,6 +488,20 @@ def table_save(
     )
 
 
+def checkpoint_folder(prefix: TensorLike, manifests: Sequence[tf.Tensor], name: Optional[str] = None) -> tf.Operation:
+    """Makes the folder beside a checkpoint that names its tables, and removes those of checkpoints that are gone.
+
+    Args:
+        prefix: string scalar, of the checkpoint, which must be complete.
+        manifests: string scalars, results of `table_save`, at least one.
+        name: of the node.
+
+    Returns:
+        The op; if the folder cannot be made it logs a warning.
+    """
+    return load_library().mx_rec_checkpoint_folder(prefix=prefix, manifests=list(manifests), name=name)
+
+
 def table_restore(
     handle: tf.Tensor,
     prefix: TensorLike,
@@ -512,8 +526,8 @@ def table_restore(
         variables: see `table_save`; variables without a value get one.
         steps: see `table_save`.
         key_dtype: of the table; the saved one must be equal.
-        optimizer: see `table_save`.
-        slot_initials: see `table_save`.
+        optimizer: see `table_save`; for a table that grows, the optimizer that trains it, if that is known.
+        slot_initials: the same, of its slots.
         with_slots: else the rows alone are restored, and slots and steps begin anew.
         part: see `parts`.
         parts: if above 1, only the keys whose hash belongs to `part` are taken.

@@ -17,6 +17,9 @@ class AdagradByAddress(ByAddressOptimizer):
         super().__init__(parameters.learning_rate, parameters.name)
         self._initial_accumulator_value = parameters.initial_accumulator_value
 
+    def _slot_kind(self) -> tuple[str, tuple[float, ...]]:
+        return "Adagrad", (self._initial_accumulator_value,)
+
     def _apply_to_table(
         self, handle: tf.Tensor, gradients: tf.Tensor, addresses: tf.Tensor, learning_rate: tf.Tensor
     ) -> tf.Operation:

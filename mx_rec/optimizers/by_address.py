@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB, ATTR_UPDATE
 from mx_rec.core import graph_state
+from mx_rec.core.saveable import note_slots
 from mx_rec.graph.merge_lookup import merge_for_gradients, merged_into
 from mx_rec.optimizers.parameters import LearningRate, check_learning_rate
 from mx_rec.tf_compat import set_string_attr
@@ -104,6 +105,9 @@ class ByAddressOptimizer(tf.compat.v1.train.Optimizer, abc.ABC):
                 continue
             handles[handle.name] = handle
             mark_updated(handle)
+            optimizer, initial_values = self._slot_kind()
+            if optimizer:
+                note_slots(handle, graph_state.SlotKind(optimizer, initial_values))
             by_table.setdefault(handle.name, []).append((_dense(gradient), addresses))
         if not by_table:
             shown = [getattr(addresses, "name", addresses) for _, addresses in pairs]
@@ -168,6 +172,10 @@ class ByAddressOptimizer(tf.compat.v1.train.Optimizer, abc.ABC):
         self, handle: tf.Tensor, gradients: tf.Tensor, addresses: tf.Tensor, learning_rate: tf.Tensor
     ) -> tf.Operation:
         """The update of one table: gradients [n, dim], addresses [n], scalar rate."""
+
+    def _slot_kind(self) -> tuple[str, tuple[float, ...]]:
+        """The name of the optimizer in saved tables, and what its slots begin with; nothing if it has none."""
+        return "", ()
 
     def _rate_tensor(self) -> tf.Tensor:
         rate = self._learning_rate

@@ -17,6 +17,9 @@ class FtrlByAddress(ByAddressOptimizer):
         super().__init__(parameters.learning_rate, parameters.name)
         self._parameters = parameters
 
+    def _slot_kind(self) -> tuple[str, tuple[float, ...]]:
+        return "Ftrl", (self._parameters.initial_accumulator_value, 0.0)
+
     def _apply_to_table(
         self, handle: tf.Tensor, gradients: tf.Tensor, addresses: tf.Tensor, learning_rate: tf.Tensor
     ) -> tf.Operation:

@@ -21,6 +21,9 @@ class LazyAdamByAddress(ByAddressOptimizer):
         super().__init__(parameters.learning_rate, parameters.name)
         self._beta1, self._beta2, self._epsilon = parameters.beta1, parameters.beta2, parameters.epsilon
 
+    def _slot_kind(self) -> tuple[str, tuple[float, ...]]:
+        return "LazyAdam", (0.0, 0.0)
+
     def _apply_to_table(
         self, handle: tf.Tensor, gradients: tf.Tensor, addresses: tf.Tensor, learning_rate: tf.Tensor
     ) -> tf.Operation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from types import ModuleType
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -186,6 +187,18 @@ class ConfigInitializer:
     def use_static(self) -> bool:
         """Whether shapes and send counts are checked (`use_dynamic=False`)."""
         return not self.config.use_dynamic
+
+    @property
+    def use_dynamic(self) -> bool:
+        """Whether shapes may vary from batch to batch."""
+        return self.config.use_dynamic
+
+    @property
+    def host_pipeline_ops(self) -> ModuleType:
+        """See `mx_rec.util.ops.import_host_pipeline_ops`, whose result it is."""
+        from mx_rec.util.ops import import_host_pipeline_ops  # imported late, since it imports this module
+
+        return import_host_pipeline_ops()
 
 
 def init(use_mpi: bool = False, **kwargs: Any) -> None:

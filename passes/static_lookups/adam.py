@@ -51,7 +51,7 @@ def match_adam(view: GraphView, node: Node) -> Update | Obstacle:
     if first is None or second is None:
         return _not_adam(node)
     gradient = _gradient(view, first, second)
-    if gradient is None or not same(view, first.indices, second.indices):
+    if gradient is None or not same(view, first.indices, second.indices, waiting=True):
         return _not_adam(node)
     owned = [node.name, quotient.name, above.name, below.name, root.name]
     slots: list[Slot] = []

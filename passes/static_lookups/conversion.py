@@ -45,8 +45,8 @@ from mx_rec.passes.static_lookups.partitions import MOD
 from mx_rec.passes.static_lookups.plans import Source, TablePlan
 from mx_rec.passes.static_lookups.rules import SLOT_OWNERS, Update
 from mx_rec.passes.static_lookups.saving import SavedTable, saved_name, take_out
-from mx_rec.passes.static_lookups.values import same_formula
-from mx_rec.passes.static_lookups.variables import Uses, uses_of
+from mx_rec.passes.static_lookups.values import awaited_by_constants, same_formula
+from mx_rec.passes.static_lookups.variables import Uses, reads_before, uses_of
 
 
 def _is_inner_group(node: Node) -> bool:
@@ -256,21 +256,26 @@ class Conversion:
             device=node.device,
         )
         if lookup.is_pooled:
-            self._pool_rows(node, embedding, restore)
-            return _Rows(addresses, keys, restore)
-        axis = self._const(f"{place}/axis", 0, DT_INT32, node.device)
-        rows = self._gather(f"{place}/embeddings", embedding, restore, axis, DT_FLOAT, node.device, mark)
-        self._redirect(TensorRef(lookup.node, 0), rows)
-        self._redirect_controls([lookup.node, *lookup.gathers], rows.node)
-        for name in (lookup.node, *lookup.gathers):
-            self._removed[name] = None
+            rows = self._pool_rows(node, embedding, restore)
+        else:
+            axis = self._const(f"{place}/axis", 0, DT_INT32, node.device)
+            rows = self._gather(f"{place}/embeddings", embedding, restore, axis, DT_FLOAT, node.device, mark)
+            self._redirect(TensorRef(lookup.node, 0), rows)
+            self._redirect_controls([lookup.node, *lookup.gathers], rows.node)
+            for name in (lookup.node, *lookup.gathers):
+                self._removed[name] = None
+        for gather in lookup.gathers:
+            for read in reads_before(self._view, self._view.node(gather).inputs[0]):
+                waiting = self._view.control_consumers(read)
+                self._waits.extend((name, (rows.node,)) for name in waiting if name not in lookup.controls)
         return _Rows(addresses, keys, restore)
 
-    def _pool_rows(self, node: Node, embedding: TensorRef, restore: TensorRef) -> None:
+    def _pool_rows(self, node: Node, embedding: TensorRef, restore: TensorRef) -> TensorRef:
         """Let an op that adds up rows of the variable add up the same rows of the lookup, in the same order."""
         self.edits.set_input(node.name, 0, embedding)
         self.edits.set_input(node.name, 1, restore)
         self.edits.set_attr(node.name, "Tidx", attr_type(DT_INT32))
+        return TensorRef(node.name, 0)
 
     def _rows_only(self, plan: TablePlan, ids: TensorRef, dtype: int, scope: str, device: str) -> TensorRef:
         """The ids, or an error as from the gather of a variable if one is no row of it."""
@@ -318,7 +323,8 @@ class Conversion:
         assert training is not None
         first = training.updates[0]
         owned = self._owned(training.updates)
-        controls = [name for node in owned for name in self._view.node(node).controls if name not in owned]
+        controls = [name for node in owned for name in self._view.node(node).controls]
+        controls = [name for name in (*controls, *awaited_by_constants(self._view, owned)) if name not in owned]
         device = self._view.node(first.nodes[0]).device
         single = len(training.updates) == 1 and len(training.sources[0]) == 1
         for group in training.sources:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from mx_rec.constants.constants import ATTR_LOOKUP
 from mx_rec.graph.attrs import DT_INT32, DT_INT64, DT_RESOURCE, const_value
+from mx_rec.graph.functions import functions_called
 from mx_rec.graph.iterators import Obstacle
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.view import GraphView
@@ -104,19 +105,24 @@ def static_lookups(view: GraphView) -> list[StaticLookup]:
 
 
 def lookups_in_functions(view: GraphView) -> list[Obstacle]:
-    """The gathers inside library functions that read an argument of the function: lookups that are not converted."""
+    """The gathers, of an argument, inside library functions that the graph calls."""
     found: list[Obstacle] = []
-    for function in view.functions:
+    for function in functions_called(view.functions, (node.proto for node in view if _calls(view, node))):
         arguments = {arg.name for arg in function.signature.input_arg if arg.type == DT_RESOURCE}
         for node in function.node_def:
             if node.op in ("ResourceGather", "ResourceGatherNd") and node.input[0] in arguments:
                 name = function.signature.name
                 reason = (
-                    f"looks up argument {node.input[0]!r} inside function {name!r}; lookups are converted outside "
-                    "functions only"
+                    f"looks up argument {node.input[0]!r} inside function {name!r}; it is converted only where the "
+                    "calls of that can be inlined, so not in branches and loops"
                 )
                 found.append(Obstacle(f"{name}/{node.name}", reason))
     return found
+
+
+def _calls(view: GraphView, node: Node) -> bool:
+    schema = view.schema(node.op)
+    return schema is not None and (bool(schema.function_attrs) or view.function(node.op) is not None)
 
 
 def _static_variables(view: GraphView) -> list[StaticVariable]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mx_rec.graph.iterators import Obstacle
@@ -14,11 +14,11 @@ from mx_rec.passes.static_lookups.initial_values import ByKey, by_key
 from mx_rec.passes.static_lookups.lookups import StaticLookup, StaticVariable
 from mx_rec.passes.static_lookups.modulo import Bound, bounds_of
 from mx_rec.passes.static_lookups.rules import Update
-from mx_rec.passes.static_lookups.saving import why_not_taken_out
+from mx_rec.passes.static_lookups.saving import saved_apart, why_not_taken_out
 from mx_rec.passes.static_lookups.sums import ids_summed_by, why_not_by_position
 from mx_rec.passes.static_lookups.updates import Gradient, find_update, gradient_of
 from mx_rec.passes.static_lookups.values import flat_origin, same_formula
-from mx_rec.passes.static_lookups.variables import ancestors, reads_before, uses_of
+from mx_rec.passes.static_lookups.variables import Uses, ancestors, reads_before, uses_of
 
 FROM_VARIABLE = "variable"
 BY_KEY = "by_key"
@@ -142,12 +142,10 @@ def make_plan(
         keep: nodes that must stay.
         readers: the gathers and updates of other variables that lose the bound of their ids at the same time.
     """
-    obstacle = variable.obstacle or _other_uses(view, variable)
-    if obstacle is not None:
-        return obstacle
+    obstacle = why_it_stays(view, variable)
     training = training_of(view, variable)
-    if isinstance(training, Obstacle):
-        return training
+    if obstacle is not None or isinstance(training, Obstacle):
+        return obstacle or training  # type: ignore[return-value]
     updates = () if training is None else training.updates
     slots = [slot.variable for update in updates for slot in update.slots]
     obstacle = _kept(view, variable, slots, updates, keep) or _begin_apart(view, variable, slots)
@@ -157,6 +155,9 @@ def make_plan(
         obstacle = why_not_taken_out(view, uses_of(view, name).saves, uses_of(view, name).restores)
         if obstacle is not None:
             return obstacle
+    obstacle = saved_apart(view, [*variable.nodes, *slots])
+    if obstacle is not None:
+        return obstacle
     initial = [uses_of(view, name).initial for name in variable.nodes]
     value = view.node(initial[0][0]).inputs[1] if initial[0] else None
     recognised = None if value is None else by_key(view, value, table_name)
@@ -181,6 +182,13 @@ def make_plan(
         bounds=tuple(bounds),
         checks_ids=choice.initial_values == FROM_VARIABLE,
     )
+
+
+def why_it_stays(view: GraphView, variable: StaticVariable) -> Obstacle | None:
+    """Why no choice makes a table of a variable, for what the graph does with it; `None` if one may."""
+    obstacle = variable.obstacle or _other_uses(view, variable)
+    training = None if obstacle is not None else training_of(view, variable)
+    return training if isinstance(training, Obstacle) else obstacle
 
 
 def readers_of_ids(view: GraphView, variable: StaticVariable) -> set[str]:
@@ -266,8 +274,9 @@ def training_of(view: GraphView, variable: StaticVariable) -> TrainedBy | Obstac
         return obstacle
     gradients: list[Gradient] = []
     sources: list[tuple[Source, ...]] = []
+    looked_up = [ids for ids in _ids_of_lookups(view, variable.lookups) if ids is not None]
     for update in updates:
-        gradient = gradient_of(view, update)
+        gradient = gradient_of(view, update, looked_up)
         if isinstance(gradient, Obstacle):
             return gradient
         group = _sources(view, variable, gradient, update)
@@ -285,7 +294,7 @@ def _differs(view: GraphView, first: Update, other: Update) -> Obstacle | None:
         and first.rule.constants == other.rule.constants
         and first.rule.attrs == other.rule.attrs
         and [slot.initial_value for slot in first.slots] == [slot.initial_value for slot in other.slots]
-        and all(same_formula(view, a[1], b[1]) for a, b in zip(first.rule.scalars, other.rule.scalars))
+        and all(same_formula(view, a[1], b[1], waiting=True) for a, b in zip(first.rule.scalars, other.rule.scalars))
     )
     return None if equal else Obstacle(other.nodes[0], f"updates a partition otherwise than {first.nodes[0]!r}")
 
@@ -348,10 +357,42 @@ def _reads_awaited(view: GraphView, variable: StaticVariable) -> Obstacle | None
         uses = uses_of(view, name)
         going = {*uses.nodes(), *(save for save, _ in uses.saves)}
         for read in uses.reads:
-            waiting = next((node for node in view.control_consumers(read) if node not in going), None)
+            waiting = next(_waiting_for(view, read, uses, going), None)
             if waiting is not None:
                 return Obstacle(waiting, f"waits for {read!r}, which reads all of variable {name!r}")
     return None
+
+
+def _waiting_for(view: GraphView, read: str, uses: Uses, going: Collection[str]) -> Iterator[str]:
+    """The nodes that wait for a read of a variable and can wait neither for the lookup nor for what saves the table.
+
+    A function lets its results wait for all that it reads. For what nobody looks at, or for a shape, nobody need wait.
+    """
+    readers = _readers(view, read, uses)
+    if not readers:
+        return
+    for name in view.control_consumers(read):
+        if name in going:
+            continue
+        node = view.node(name)
+        others = [source for source in (*(ref.node for ref in node.inputs), *node.controls) if source not in going]
+        left = readers - ancestors(view, others)
+        # Where the lookup does not depend on it, it waits for the lookup instead.
+        if not left <= set(uses.gathers) or name in ancestors(view, left):
+            yield name
+
+
+def _readers(view: GraphView, read: str, uses: Uses) -> set[str]:
+    """What is done with a value that was read, but for asking its shape."""
+    found: set[str] = set()
+    stack = [read]
+    while stack:
+        for edge in view.data_edges(stack.pop()):
+            if edge.consumer in uses.reads:
+                stack.append(edge.consumer)
+            elif edge.consumer not in uses.shapes:
+                found.add(edge.consumer)
+    return found
 
 
 def _sources(
@@ -368,6 +409,9 @@ def _sources(
             obstacle = why_not_by_position(view, segment.node, update, gradient)
             if obstacle is not None:
                 return obstacle
+        if source is None and view.node(segment.node).op == "Unique":
+            reason = f"updates rows of the ids that {segment.node!r} has made distinct, not of those of a lookup"
+            return Obstacle(update.nodes[0], f"{reason}; give the optimizer the gradient as tf.gradients gives it")
         if source is None:
             reason = f"updates rows of {segment.node!r}, which are not those of a lookup of the variable"
             return Obstacle(update.nodes[0], reason)

@@ -16,6 +16,7 @@ from mx_rec.graph.attrs import DT_INT32, DT_STRING, attr_int, attr_tensor, attr_
 from mx_rec.graph.edits import EditSet
 from mx_rec.graph.iterators import Obstacle
 from mx_rec.graph.node import Node, TensorRef
+from mx_rec.graph.object_graphs import OBJECT_GRAPH_KEY, without_tensors
 from mx_rec.graph.op_signatures import OP_TABLE_RESTORE, OP_TABLE_SAVE
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.static_lookups.values import stripped
@@ -24,7 +25,7 @@ from mx_rec.saved_parts import manifest_key
 
 _SAVE_INPUTS = 3  # prefix, names, slices; tensors follow
 _NOTHING_LEFT = "mx_rec/converted_tables"
-_PREFIX = "PlaceholderWithDefault"
+_PREFIXES = ("PlaceholderWithDefault", "Placeholder")  # of TensorFlow 1, and of a SavedModel of TensorFlow 2
 _MAX_STEPS = 16  # from what a Saver writes to back to the prefix that it is given
 
 
@@ -62,6 +63,29 @@ def why_not_taken_out(view: GraphView, saves: Iterable[tuple[str, int]], restore
     return None
 
 
+def saved_apart(view: GraphView, variables: Sequence[str]) -> Obstacle | None:
+    """A Saver that has some of these variables without the others: a table has its rows and slots together."""
+    for what in ("saves", "restores"):
+        by_prefix: dict[TensorRef | None, dict[str, str]] = {}
+        for name in variables:
+            uses = uses_of(view, name)
+            nodes = [save for save, _ in uses.saves]
+            if what == "restores":
+                nodes = [_restore_of(view, assign).name for assign in uses.restores]
+            for node in nodes:
+                by_prefix.setdefault(_prefix(view, view.node(node)), {})[name] = node
+        for found in by_prefix.values():
+            missing = next((name for name in variables if name not in found), None)
+            if missing is not None:
+                having, node = next(iter(found.items()))
+                reason = (
+                    f"{what} {having!r} without {missing!r}; the rows of a table and the slots of its optimizer are "
+                    "saved and restored together, so let that Saver have both or neither"
+                )
+                return Obstacle(node, reason)
+    return None
+
+
 def saved_name(view: GraphView, variable: str) -> str:
     """The name under which the graph saves a variable; its own if it does not."""
     for save, index in uses_of(view, variable).saves:
@@ -77,7 +101,7 @@ def _prefix(view: GraphView, node: Node) -> TensorRef | None:
     while pending:
         ref, steps = pending.pop(0)
         source = view.node(ref.node)
-        if source.op == _PREFIX and view.dtype(ref) == DT_STRING:
+        if source.op in _PREFIXES and view.dtype(ref) == DT_STRING:
             return ref
         if steps < _MAX_STEPS:
             pending.extend((following, steps + 1) for following in source.inputs if view.dtype(following) == DT_STRING)
@@ -199,7 +223,13 @@ def _shorten_save(
     positions = [index - _SAVE_INPUTS for index in left]
     names, slices = (_strings(view, ref) for ref in node.inputs[1:_SAVE_INPUTS])
     dtypes = node.types_attr("dtypes")
-    tensors = [node.inputs[index] for index in left]
+    gone_names = {names[index - _SAVE_INPUTS].decode(errors="replace") for index in gone}
+    tensors = [
+        _object_graph(view, edits, node, index, gone_names)
+        if names[index - _SAVE_INPUTS] == OBJECT_GRAPH_KEY.encode()
+        else node.inputs[index]
+        for index in left
+    ]
     kept_names, kept_slices = [names[i] for i in positions], [slices[i] for i in positions]
     kept_types = [dtypes[i] for i in positions]
     for key, manifest in manifests:
@@ -218,6 +248,16 @@ def _shorten_save(
         name, "SaveV2", inputs, {"dtypes": attr_types(kept_types)}, controls=node.controls, device=node.device
     )
     edits.redirect_controls(view, node.name, name)
+
+
+def _object_graph(view: GraphView, edits: EditSet, save: Node, index: int, gone: set[str]) -> TensorRef:
+    """What a Saver of TensorFlow 2 writes of its objects, without the tensors that it writes no longer."""
+    value = view.node(stripped(view, save.inputs[index]).node).attr("value")
+    data = None if value is None else const_value(value)
+    if data is None or data.size != 1:
+        return save.inputs[index]
+    attrs = {"dtype": attr_type(DT_STRING), "value": attr_tensor(without_tensors(data.item(), gone), DT_STRING)}
+    return edits.add_node(view.unique_name(f"{save.name}/objects"), "Const", (), attrs, device=save.device)
 
 
 def _shorten_restore(view: GraphView, edits: EditSet, node: Node, gone: set[int]) -> None:

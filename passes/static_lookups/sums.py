@@ -6,20 +6,37 @@
     SparseSegmentMeanGradV2(gradients, ids, segments, rows) -> sums, distinct ids
 
 The gradient op sums what each distinct id gets. It can do so by positions among the distinct keys of the lookup instead
-of by ids, which gives the same sums in the order of the keys.
+of by ids, which gives the same sums in the order of the keys. So nothing may depend on the order of these rows: between
+the sums and the update they may be scaled, clipped, compared with each other, or reduced over all rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from mx_rec.graph.iterators import Obstacle
-from mx_rec.graph.node import TensorRef
+from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.static_lookups.rules import Update
 from mx_rec.passes.static_lookups.surroundings import SEGMENT_GRADIENTS
 from mx_rec.passes.static_lookups.updates import Gradient
-from mx_rec.passes.static_lookups.values import flat_origin, stripped
+from mx_rec.passes.static_lookups.values import flat_origin, small_number, small_value, stripped, written_dims
+from mx_rec.passes.static_lookups.variables import variable_behind
 
+# Of each element by itself, and of those of several tensors of one shape.
+_ELEMENTWISE = frozenset(
+    {"Identity", "StopGradient", "PreventGradient", "CheckNumerics", "Cast", "Neg", "Abs", "Sign"}
+    | {"Square", "Sqrt", "Rsqrt", "Reciprocal", "Exp", "Log", "Tanh", "Sigmoid", "Relu", "ZerosLike"}
+    | {"OnesLike", "IsFinite", "IsNan", "IsInf", "LogicalNot", "LogicalAnd", "LogicalOr", "Mul", "RealDiv"}
+    | {"Div", "DivNoNan", "MulNoNan", "Add", "AddV2", "AddN", "Sub", "Maximum", "Minimum", "Pow"}
+    | {"SquaredDifference", "Greater", "GreaterEqual", "Less", "LessEqual", "Equal", "NotEqual", "SelectV2"}
+    | {"ClipByValue"}
+)
+_REDUCTIONS = frozenset({"Sum", "Mean", "Max", "Min", "Prod", "Any", "All", "EuclideanNorm"})
+_OF_ALL_ROWS = frozenset({"L2Loss", "HistogramSummary"})
+_OF_NUMBERS = frozenset({"Floor", "FloorDiv", "FloorMod", "Ceil", "Cos", "Sin", "Select", "Switch", "Merge", "Enter"})
 _HANDS_ON = frozenset({"Identity", "Reshape", "Cast", "ConcatV2"})
+_MAX_DEPTH = 32  # of the formula of a rate
 _VALUE_FREE = frozenset({"Shape", "Size", "Rank"})
 
 
@@ -61,7 +78,77 @@ def why_not_by_position(view: GraphView, name: str, update: Update, gradient: Gr
             outputs = [TensorRef(node.name, index) for index in range(2 if node.op == "Unique" else 1)]
             pending.extend(ref for ref in outputs if ref not in seen)
             seen.update(outputs)
+    return _order_matters(view, name, own, total)
+
+
+def _order_matters(view: GraphView, name: str, own: Collection[str], total: TensorRef | None) -> Obstacle | None:
+    """What would give something else if the rows of the sums came in another order."""
+    rows: set[TensorRef] = set()
+    readers: dict[str, None] = {}
+    pending = [TensorRef(name, 0)]
+    while pending:
+        ref = pending.pop()
+        if ref in rows:
+            continue
+        rows.add(ref)
+        uses = view.consumers(ref)
+        if not uses:
+            reason = f"gives the sums of {name!r} to nothing in the graph, so it is there to be fetched"
+            return Obstacle(ref.node, reason)
+        for use in uses:
+            node = view.node(use.node)
+            if node.name in own or node.op in _VALUE_FREE | _OF_ALL_ROWS or (total and node.name == total.node):
+                continue
+            keeps = _keeps_rows(view, node)
+            if keeps is None:
+                return Obstacle(node.name, f"op {node.op!r} may depend on the order of the rows of {name!r}")
+            readers[node.name] = None
+            if keeps:
+                pending.append(TensorRef(node.name, 0))
+    for reader in readers:
+        node = view.node(reader)
+        for ref in node.inputs if node.op in _ELEMENTWISE else ():
+            if ref not in rows and not _has_no_rows(view, ref):
+                reason = f"computes with {ref.node!r} and the rows of {name!r}, the order of which would change"
+                return Obstacle(reader, reason)
     return None
+
+
+def _keeps_rows(view: GraphView, node: Node) -> bool | None:
+    """Whether the result of a node on rows has these rows; `None` if it may depend on their order."""
+    if node.op in _ELEMENTWISE:
+        return True
+    if node.op == "ConcatV2":
+        return True if small_number(view, node.inputs[-1], waiting=True) == 0 else None
+    if node.op not in _REDUCTIONS:
+        return None
+    axes = view.node(stripped(view, node.inputs[1]).node)
+    if axes.op == "Range" and view.node(axes.inputs[1].node).op == "Rank":
+        return False
+    shape, known = view.shape(node.inputs[0]), small_value(view, node.inputs[1], waiting=True)
+    if shape is None or shape.unknown_rank or known is None:
+        return None
+    return 0 not in {int(axis) % len(shape.dim) for axis in known.reshape(-1)}
+
+
+def _has_no_rows(view: GraphView, ref: TensorRef, depth: int = 0) -> bool:
+    """Whether a tensor is the same for all rows that it is computed with: a scalar, a vector of columns, or one row."""
+    shape = view.shape(ref)
+    if shape is not None and not shape.unknown_rank:
+        return len(shape.dim) < 2 or (len(shape.dim) == 2 and shape.dim[0].size == 1)
+    node = view.node(ref.node)
+    variable = variable_behind(view, ref)
+    if variable is not None:
+        dims = written_dims(view.node(variable))
+        return dims is not None and len(dims) < 2
+    if node.op == "Const":
+        value = node.attr("value")
+        return value is not None and len(value.tensor.tensor_shape.dim) < 2
+    if node.op in _OF_ALL_ROWS or (node.op in _REDUCTIONS and _keeps_rows(view, node) is False):
+        return True
+    if depth >= _MAX_DEPTH or not node.inputs or node.op not in _ELEMENTWISE | _OF_NUMBERS:
+        return False
+    return all(_has_no_rows(view, source, depth + 1) for source in node.inputs)
 
 
 def _foreign_reader(view: GraphView, tensor: TensorRef, own: set[str]) -> str | None:

@@ -6,15 +6,14 @@ import fnmatch
 from collections.abc import Iterable, Iterator
 
 from mx_rec.graph import marks
-from mx_rec.graph.node import Node
 from mx_rec.graph.op_signatures import OP_TABLE
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Refusal
+from mx_rec.passes.static_lookups.calls import caller_that_looks_up, is_named
 from mx_rec.passes.static_lookups.lookups import static_variables
 from mx_rec.passes.static_lookups.plans import TableChoice
-from mx_rec.passes.static_lookups.variables import RESOURCE_VARIABLE, variable_nodes
+from mx_rec.passes.static_lookups.variables import variable_nodes
 
-_GATHERS = ("ResourceGather", "ResourceGatherNd")
 _SHOWN = 5
 
 
@@ -29,9 +28,9 @@ def unmatched(view: GraphView, choices: Iterable[TableChoice]) -> Iterator[Refus
     for choice in choices:
         found = any(choice.matches(variable) for variable in static)
         for node in others:
-            if not fnmatch.fnmatchcase(node.name, choice.variable):
+            if not is_named(choice, node.name):
                 continue
-            caller = _caller(view, node)
+            caller = caller_that_looks_up(view, node.name)
             if caller is not None:
                 found = True
                 if node.name not in told:
@@ -45,41 +44,3 @@ def unmatched(view: GraphView, choices: Iterable[TableChoice]) -> Iterator[Refus
             yield Refusal(
                 choice.variable, f"is the name or pattern of no variable of which rows are looked up; {there}"
             )
-
-
-def _caller(view: GraphView, variable: Node) -> str | None:
-    """A node that gives the variable to a function that looks up rows of it."""
-    if variable.op != RESOURCE_VARIABLE:
-        return None
-    for use in view.data_edges(variable.name):
-        node = view.node(use.consumer)
-        for name, first in _functions(view, node.op, node.proto.attr):
-            if _is_looked_up(view, name, use.index - first, set()):
-                return node.name
-    return None
-
-
-def _functions(view: GraphView, op: str, attrs: object) -> Iterator[tuple[str, int]]:
-    """(a function that a node calls, the input of the node that is its first argument)."""
-    if view.function(op) is not None:
-        yield op, 0
-    first = 1 if op in ("If", "StatelessIf", "Case", "StatelessCase") else 0
-    for value in attrs.values():  # type: ignore[attr-defined]
-        names = [value.func.name] if value.HasField("func") else [func.name for func in value.list.func]
-        yield from ((name, first) for name in names)
-
-
-def _is_looked_up(view: GraphView, function: str, argument: int, seen: set[tuple[str, int]]) -> bool:
-    definition = view.function(function)
-    if definition is None or not 0 <= argument < len(definition.signature.input_arg) or (function, argument) in seen:
-        return False
-    seen.add((function, argument))
-    name = definition.signature.input_arg[argument].name
-    for node in definition.node_def:
-        positions = [index for index, source in enumerate(node.input) if source == name]
-        if node.op in _GATHERS and 0 in positions:
-            return True
-        for called, first in _functions(view, node.op, node.attr):
-            if any(_is_looked_up(view, called, index - first, seen) for index in positions):
-                return True
-    return False

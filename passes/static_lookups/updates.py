@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Union
 
@@ -68,7 +68,10 @@ def _why_unknown(node: Node, variable: str) -> str:
             f"op {node.op!r} {_NO_RULE.get(kind[len('SparseApply') :], 'is an update for which tables have no rule')}"
         )
     if kind.startswith("Apply"):
-        reason = "since something needs the gradient of all of it, such as a regularization of the whole variable"
+        reason = (
+            "since its gradient is one of all rows: of a regularization of the whole variable, or of an op such as "
+            "tf.sparse.segment_mean with num_segments"
+        )
         return f"op {node.op!r} changes every row of variable {variable!r} at each step, {reason}"
     return f"op {node.op!r} changes variable {variable!r} in a way that tables do not have"
 
@@ -105,7 +108,7 @@ def _adagrad(view: GraphView, node: Node) -> Found:
 
 def _adagrad_v2(view: GraphView, node: Node) -> Found:
     rate, epsilon, gradient, indices = node.inputs[2:6]
-    known = small_number(view, epsilon)
+    known = small_number(view, epsilon, waiting=True)
     if known is None:
         return Obstacle(node.name, "has an epsilon that is not constant")
     return _adagrad_rule(view, node, rate, float(known), gradient, indices)
@@ -148,7 +151,7 @@ def _ftrl_rule(
         return Obstacle(node.name, "multiplies its linear slot by the rate (multiply_linear_by_lr); tables do not")
     attrs: list[tuple[str, float]] = []
     for name, ref in settings.items():
-        value = small_number(view, ref)
+        value = small_number(view, ref, waiting=True)
         if value is None:
             why = "; FtrlOptimizer makes it of beta and of a rate that is not constant" if name == "l2" else ""
             return Obstacle(node.name, f"has a {name} that is not constant, as that of a table must be{why}")
@@ -188,8 +191,14 @@ class Gradient:
     total: TensorRef | None
 
 
-def gradient_of(view: GraphView, update: Update) -> Gradient | Obstacle:
-    """Where the rows of an update's gradient come from."""
+def gradient_of(view: GraphView, update: Update, looked_up: Collection[TensorRef]) -> Gradient | Obstacle:
+    """Where the rows of an update's gradient come from.
+
+    Args:
+        view: the graph.
+        update: the update.
+        looked_up: the tensors of ids of lookups, as `flat_origin` gives them.
+    """
     indices, values, total = update.indices, update.gradient, None
     unique = view.node(stripped(view, indices).node)
     summed = view.node(stripped(view, values).node)
@@ -198,15 +207,15 @@ def gradient_of(view: GraphView, update: Update) -> Gradient | Obstacle:
             # The sum is not the one that the optimizer makes of these ids: distinct ids are ids all the same.
             return Gradient(values, (stripped(view, indices),), None)
         total, values, indices = values, summed.inputs[0], unique.inputs[0]
-    return Gradient(values, tuple(_segments(view, indices)), total)
+    return Gradient(values, tuple(_segments(view, indices, looked_up)), total)
 
 
-def _segments(view: GraphView, indices: TensorRef) -> list[TensorRef]:
+def _segments(view: GraphView, indices: TensorRef, looked_up: Collection[TensorRef]) -> list[TensorRef]:
     origin = flat_origin(view, indices)
     node = view.node(origin.node)
-    if node.op == "ConcatV2" and small_number(view, node.inputs[-1]) == 0:
-        return [part for ref in node.inputs[:-1] for part in _segments(view, ref)]
-    return [origin]
+    if origin in looked_up or node.op != "ConcatV2" or small_number(view, node.inputs[-1], waiting=True) != 0:
+        return [origin]
+    return [part for ref in node.inputs[:-1] for part in _segments(view, ref, looked_up)]
 
 
 def initial_slot(view: GraphView, variable: str, owners: set[str]) -> Slot | Obstacle:

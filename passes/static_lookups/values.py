@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -53,15 +53,23 @@ def _between_integers(node: Node) -> bool:
     return all((value := node.attr(name)) is not None and value.type in _INTEGER_TYPES for name in ("SrcT", "DstT"))
 
 
-def small_value(view: GraphView, ref: TensorRef, depth: int = 0) -> Any | None:
-    """The value of a small tensor that follows from constants alone, as a numpy array; `None` if it does not."""
+def small_value(view: GraphView, ref: TensorRef, depth: int = 0, *, waiting: bool = False) -> Any | None:
+    """The value of a small tensor that follows from constants alone, as a numpy array; `None` if it does not.
+
+    Args:
+        view: the graph.
+        ref: the tensor.
+        depth: how far it is from the tensor that is asked for.
+        waiting: whether constants count that wait for something: whoever takes the value must see to it that what
+            they wait for still comes first (see `awaited_by_constants`).
+    """
     ref = stripped(view, ref)
     node = view.node(ref.node)
     if node.op == "Const":
-        return _small_constant(node)
+        return None if node.controls and not waiting else _small_constant(node)
     if depth >= _MAX_DEPTH:
         return None
-    known = [small_value(view, source, depth + 1) for source in node.inputs[:2]]
+    known = [small_value(view, source, depth + 1, waiting=waiting) for source in node.inputs[:2]]
     inputs: list[Any] = [value for value in known if value is not None]
     if not inputs or len(inputs) < len(known):
         return None
@@ -77,9 +85,28 @@ def small_value(view: GraphView, ref: TensorRef, depth: int = 0) -> Any | None:
 _NUMPY = {1: np.float32, 2: np.float64, 3: np.int32, 9: np.int64}
 
 
-def small_number(view: GraphView, ref: TensorRef) -> Any | None:
-    """The value of a scalar that follows from constants alone, else `None`."""
-    value = small_value(view, ref)
+def awaited_by_constants(view: GraphView, names: Iterable[str]) -> list[str]:
+    """What the constants wait for that these nodes compute with."""
+    found: dict[str, None] = {}
+    seen = set(names)
+    level = list(seen)
+    for _ in range(_MAX_DEPTH):
+        sources = [view.node(ref.node) for name in level for ref in view.node(name).inputs]
+        level = []
+        for node in sources:
+            if node.name in seen:
+                continue
+            seen.add(node.name)
+            if node.op == "Const":
+                found.update(dict.fromkeys(node.controls))
+            elif node.op in _ARITHMETIC or node.op in _SAME_VALUE or node.op == "Cast":
+                level.append(node.name)
+    return list(found)
+
+
+def small_number(view: GraphView, ref: TensorRef, *, waiting: bool = False) -> Any | None:
+    """The value of a scalar that follows from constants alone, else `None`; `waiting` as for `small_value`."""
+    value = small_value(view, ref, waiting=waiting)
     return value.reshape(()).item() if value is not None and value.size == 1 else None
 
 
@@ -107,21 +134,24 @@ def uniform_value(view: GraphView, ref: TensorRef) -> float | None:
     return float(values[0]) if values.size and bool((values == values[0]).all()) else None
 
 
-def same(view: GraphView, left: TensorRef, right: TensorRef) -> bool:
-    """Whether two tensors hold one value: the same tensor, equal small constants, or reads of one variable."""
+def same(view: GraphView, left: TensorRef, right: TensorRef, *, waiting: bool = False) -> bool:
+    """Whether two tensors hold one value: the same tensor, equal small constants, or reads of one variable.
+
+    `waiting` as for `small_value`.
+    """
     left, right = stripped(view, left), stripped(view, right)
     if left == right:
         return True
     one, other = view.node(left.node), view.node(right.node)
     if one.op == other.op == "ReadVariableOp":
         return one.inputs[0] == other.inputs[0]
-    first, second = small_value(view, left), small_value(view, right)
+    first, second = (small_value(view, ref, waiting=waiting) for ref in (left, right))
     return first is not None and second is not None and bool(np.array_equal(first, second))
 
 
-def same_formula(view: GraphView, left: TensorRef, right: TensorRef, depth: int = 0) -> bool:
-    """Whether two tensors are one formula over the same values."""
-    if same(view, left, right):
+def same_formula(view: GraphView, left: TensorRef, right: TensorRef, depth: int = 0, *, waiting: bool = False) -> bool:
+    """Whether two tensors are one formula over the same values; `waiting` as for `small_value`."""
+    if same(view, left, right, waiting=waiting):
         return True
     left, right = stripped(view, left), stripped(view, right)
     one, other = view.node(left.node), view.node(right.node)
@@ -130,15 +160,17 @@ def same_formula(view: GraphView, left: TensorRef, right: TensorRef, depth: int 
         return False
     if schema.has_effects or not one.inputs or len(one.inputs) != len(other.inputs):
         return False
-    return all(same_formula(view, a, b, depth + 1) for a, b in zip(one.inputs, other.inputs))
+    pairs = zip(one.inputs, other.inputs)
+    return all(same_formula(view, a, b, depth + 1, waiting=waiting) for a, b in pairs)
 
 
 def is_one_minus(view: GraphView, ref: TensorRef, value: TensorRef) -> bool:
-    """Whether a scalar is 1 minus `value`."""
+    """Whether a scalar is 1 minus `value`, whatever its constants wait for."""
     node = view.node(stripped(view, ref).node)
-    if node.op == "Sub" and small_number(view, node.inputs[0]) == 1 and same(view, node.inputs[1], value):
+    is_one = node.op == "Sub" and small_number(view, node.inputs[0], waiting=True) == 1
+    if is_one and same(view, node.inputs[1], value, waiting=True):
         return True
-    known, number = small_value(view, ref), small_value(view, value)
+    known, number = (small_value(view, tensor, waiting=True) for tensor in (ref, value))
     return known is not None and number is not None and bool(np.array_equal(known, np.float32(1) - number))
 
 
@@ -150,7 +182,7 @@ def written_dims(node: Node) -> tuple[int | None, ...] | None:
 
 def _small_constant(node: Node) -> Any | None:
     value = node.attr("value")
-    if value is None or node.controls:
+    if value is None:
         return None
     size = 1
     for dim in value.tensor.tensor_shape.dim:

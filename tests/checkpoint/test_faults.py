@@ -18,13 +18,17 @@ tf1 = tf.compat.v1
 TOOL = pathlib.Path(__file__).parents[2] / "tools" / "kill_saves.py"
 
 
-def test_kills_lose_nothing_that_was_saved(tmp_path):
+@pytest.mark.parametrize("kind", ["growing", "any,aging"])
+def test_kills_lose_nothing_that_was_saved(tmp_path, kind):
     """A few rounds of the tool, which has been run for hundreds."""
     ended = subprocess.run(
-        [sys.executable, str(TOOL), "--rounds", "6", "--seed", "77"], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, str(TOOL), "--rounds", "6", "--seed", "77", "--kind", kind],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "6 kills" in ended.stdout
+    assert f"{kind}: 6 kills" in ended.stdout
 
 
 def test_a_full_disk_is_named_and_nothing_is_left(tmp_path):

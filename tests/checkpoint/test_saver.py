@@ -17,6 +17,7 @@ from mx_rec.checkpoint.saved_tables import read_saved_tables
 from mx_rec.core import graph_state
 from mx_rec.core.embedding import create_table, sparse_lookup
 from mx_rec.core.saveable import restore_op, table_saveables
+from mx_rec.optimizers import gradient_descent_by_addr
 
 tf1 = tf.compat.v1
 KEYS = range(-25, 26)
@@ -147,7 +148,7 @@ def test_max_to_keep_deletes_our_files_too(tmp_path, dynamic):
         for step in range(5):
             model.train(session, [step])
             prefix = saver.save(session, str(tmp_path / "model"), global_step=step)
-        names = sorted(os.listdir(tmp_path))
+        names = sorted(name for name in os.listdir(tmp_path) if "sparse-" not in name)
         assert {name.split(".")[0] for name in names} == {"checkpoint", "model-3", "model-4"}
         assert sum("-of-m" in name for name in names) == 2
         saver.restore(session, prefix)
@@ -253,6 +254,95 @@ def test_one_table_of_another_name_with_and_without_slots(tmp_path, dynamic):
             model.train(session, *batches(2))
 
 
+OTHER_SLOTS = "'user'.*slots of LazyAdam.*trained here with slots of Adagrad.*warm start"
+
+
+def test_slots_of_another_optimizer_are_refused_before_the_first_step(tmp_path):
+    prefix, rows, _ = _saved(tmp_path, True)
+    start(True)
+    with tf.Graph().as_default():
+        model = build(True, "adagrad")
+        saver = tf1.train.Saver()
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            with pytest.raises(tf.errors.InvalidArgumentError, match=OTHER_SLOTS):
+                saver.restore(session, prefix)
+            assert model.table.size(session) == 0
+            _restore_table(session, model, prefix, with_slots=False)
+            np.testing.assert_array_equal(model.read(session, KEYS), rows)
+            model.train(session, *batches(2))
+            again = saver.save(session, str(tmp_path / "adagrad"))
+            saver.restore(session, again)
+    # The file of a graph knows it too.
+    start(True)
+    with tf.Graph().as_default():
+        of_file = tf1.train.import_meta_graph(again + ".meta")
+        for each in (of_file, tf1.train.Saver()):
+            with tf1.Session() as session:
+                with pytest.raises(tf.errors.InvalidArgumentError, match=OTHER_SLOTS):
+                    each.restore(session, prefix)
+                each.restore(session, again)
+
+
+def _two_steps(optimizers):
+    """A graph whose Saver is made before its optimizers; (Saver, evaluated rows, ids, steps)."""
+    table = create_table(tf.int64, DIM, "user", tf1.zeros_initializer())
+    ids = tf1.placeholder(tf.int64, [None])
+    loss = tf.reduce_sum(tf.square(sparse_lookup(table, ids)))
+    read = sparse_lookup(table, ids, is_train=False)
+    saver = tf1.train.Saver()
+    return saver, read, ids, [OPTIMIZERS[name][1](0.1).minimize(loss) for name in optimizers]
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "refused"),
+    [((), False), (("lazy_adam",), False), (("adagrad",), True), (("adagrad", "lazy_adam"), False)],
+    ids=["none", "same", "other", "several"],
+)
+def test_an_optimizer_that_comes_after_the_saver_counts(tmp_path, optimizers, refused):
+    prefix, rows, _ = _saved(tmp_path, True)
+    start(True)
+    with tf.Graph().as_default():
+        # TensorFlow's variables of that checkpoint are not here, and are not asked for.
+        saver, read, ids, _ = _two_steps(optimizers)
+        with tf1.Session() as session:
+            if refused:
+                with pytest.raises(tf.errors.InvalidArgumentError, match=OTHER_SLOTS):
+                    saver.restore(session, prefix)
+                return
+            saver.restore(session, prefix)
+            np.testing.assert_array_equal(session.run(read, {ids: list(KEYS)}), rows)
+
+
+def test_an_optimizer_that_comes_after_the_first_run_is_told_by_its_step(tmp_path):
+    prefix, _, _ = _saved(tmp_path, True)
+    start(True)
+    with tf.Graph().as_default():
+        saver, read, ids, _ = _two_steps(())
+        with tf1.Session() as session:
+            saver.restore(session, prefix)
+            # Another lookup, for the optimizer.
+            table = graph_state.state_of(ids.graph).tables["user"]
+            loss = tf.reduce_sum(sparse_lookup(table, ids, name="late"))
+            step = OPTIMIZERS["adagrad"][1](0.1).minimize(loss)
+            saver.restore(session, prefix)
+            with pytest.raises(tf.errors.FailedPreconditionError, match="slots of LazyAdam.*one optimizer per table"):
+                session.run(step, {ids: [1]})
+
+
+def test_gradient_descent_goes_with_any_slots(tmp_path):
+    prefix, rows, _ = _saved(tmp_path, True)
+    start(True)
+    with tf.Graph().as_default():
+        saver, read, ids, _ = _two_steps(())
+        loss = tf.reduce_sum(sparse_lookup(graph_state.state_of(ids.graph).tables["user"], ids, name="again"))
+        step = gradient_descent_by_addr.create_hash_optimizer_by_addr(0.1).minimize(loss)
+        with tf1.Session() as session:
+            saver.restore(session, prefix)
+            np.testing.assert_array_equal(session.run(read, {ids: list(KEYS)}), rows)
+            session.run(step, {ids: [1]})
+
+
 def test_too_small_a_capacity_is_refused_by_name(tmp_path):
     prefix, _, _ = _saved(tmp_path, True)
     start(False)
@@ -344,3 +434,49 @@ def test_files_written_without_a_session_are_restored(tmp_path):
         np.testing.assert_array_equal(content.keys, keys[order])
         np.testing.assert_array_equal(content.rows, np.concatenate([rows, slot], axis=1)[order])
         assert ops.table_stats("user").update_count == 7
+
+
+COUNTING = """
+import sys
+import tensorflow as tf
+tf1 = tf.compat.v1
+tf1.disable_eager_execution()
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.util.initialize import init
+init(use_dynamic_expansion=True)
+doing, prefix, *coefficients = sys.argv[1:]
+table = create_table(tf.int64, 4, "user", tf1.zeros_initializer())
+found = [
+    sparse_lookup(
+        table, tf.constant([1, 2, 2], tf.int64), name=f"lookup_{position}",
+        access_and_evict_config={"access_threshold": 3, "faae_coefficient": int(coefficient)},
+    )
+    for position, coefficient in enumerate(coefficients)
+]
+with tf1.Session() as session:
+    if doing == "save":
+        session.run(found)
+        tf1.train.Saver().save(session, prefix)
+    else:
+        tf1.train.Saver().restore(session, prefix)
+"""
+
+
+def test_coefficients_are_saved_and_differences_told(tmp_path):
+    def run(*arguments):
+        return subprocess.run(
+            [sys.executable, "-c", COUNTING, *arguments],
+            check=True, capture_output=True, text=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1"},
+        ).stderr  # fmt: skip
+
+    prefix = str(tmp_path / "model")
+    run("save", prefix, "5", "2", "5")
+    manifest = read_saved_table(prefix, "user").manifest
+    assert manifest.notes["faae_coefficient"] == "2,5"
+    assert "other settings" not in run("restore", prefix, "2", "5")
+    told = run("restore", prefix, "1")
+    assert "table 'user' was restored" in told
+    assert "with other settings: faae_coefficient 1 (saved with 2,5); those of this program hold" in told
+    run("save", prefix, "1")
+    assert read_saved_table(prefix, "user").manifest.notes["faae_coefficient"] == "1"
+    assert "with other settings: faae_coefficient 3 (saved with 1);" in run("restore", prefix, "3")

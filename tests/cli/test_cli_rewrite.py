@@ -222,7 +222,7 @@ class TestBadUsage:
             (("-", "OUT"), "not supported: give a file"),
             (("IN", "-"), "not supported: give a file"),
             (("", "OUT"), "the path is empty"),
-            (("IN", "OUT", "--passes", "nosuch"), "no pass 'nosuch'; the passes are convert_static_tables"),
+            (("IN", "OUT", "--passes", "nosuch"), "no pass 'nosuch'; the passes are inline_calls"),
             (("IN", "OUT", "--passes", "prune,,prune"), "expected names separated by commas"),
             (("IN", "OUT", "--passes", ""), "expected names separated by commas"),
             (("IN", "OUT", "--passes", "hot_embedding", "--no-hot-embedding"), "switched off"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from cli_graphs import base_graph
 from google.protobuf import text_format
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
+from mx_rec.checkpoint.tensors import write_tensors
 from mx_rec.ops import load_library
 
 tf1 = tf.compat.v1
@@ -237,9 +239,33 @@ def test_lookups_in_functions_of_tensorflow_2_stay(recgraph, tmp_path):
 
     run_eagerly(EXPORT_OF_TENSORFLOW_2, tmp_path / "in")
     shown = recgraph("inspect", tmp_path / "in").out
-    assert "lookups are converted outside functions only" in shown
+    assert "converted only where the calls of that can be inlined" in shown
     assert recgraph("rewrite", tmp_path / "in", tmp_path / "out").code == 0
     run_eagerly(CALL_OF_TENSORFLOW_2, tmp_path / "out")
+
+
+def test_verify_and_checkpoints_of_saved_models(recgraph, model, tmp_path):
+    """A second checkpoint goes into a converted graph; the results are those of the model that it is of."""
+    converted, other = tmp_path / "converted", tmp_path / "other"
+    assert recgraph("rewrite", model, converted, "--convert", "emb").code == 0
+    np.save(tmp_path / "ids.npy", np.array(IDS, np.int64))
+    np.save(tmp_path / "words.npy", np.array(WORDS))
+    feeds = ("--feed", f"ids={tmp_path / 'ids.npy'}", "--feed", f"words={tmp_path / 'words.npy'}", "--steps", 2)
+    ended = recgraph("verify", model, converted, *feeds)
+    assert (ended.code, "equal bit for bit: 2 steps" in ended.out) == (0, True), ended.err
+    assert "out" in ended.out
+    shutil.copytree(converted, other, ignore=shutil.ignore_patterns("variables"))
+    prefix = str(model / "variables" / "variables")
+    reader = tf.train.load_checkpoint(prefix)
+    values = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    write_tensors(str(tmp_path / "trained"), {**values, "emb": values["emb"] + 1})
+    assert recgraph("convert-checkpoint", converted, tmp_path / "trained", other).code == 0
+    ended = recgraph("verify", model, other, *feeds, "--tags", "serve", "--signature", "serving_default")
+    assert (ended.code, "different: " in ended.out) == (1, True)
+    again = tmp_path / "again"
+    shutil.copytree(converted, again, ignore=shutil.ignore_patterns("variables"))
+    assert recgraph("convert-checkpoint", converted, model, again).code == 0
+    assert recgraph("verify", model, again, *feeds).code == 0
 
 
 class TestRefused:
@@ -284,7 +310,20 @@ class TestRefused:
         (tmp_path / "saved_model.cpb").write_bytes(b"x")
         assert "in chunks" in recgraph("inspect", tmp_path).line
 
-    def test_commands_that_take_none(self, recgraph, source, tmp_path):
-        for arguments in (("verify", source, source), ("convert-checkpoint", source, tmp_path / "a", tmp_path / "b")):
-            ended = recgraph(*arguments)
-            assert (ended.code, "which this command does not take" in ended.line) == (2, True)
+    def test_convert_checkpoint(self, recgraph, source, model, tmp_path):
+        assert "has no tables" in recgraph("convert-checkpoint", source, tmp_path / "a", tmp_path / "b").line
+        assert recgraph("rewrite", model, tmp_path / "new", "--convert", "emb").code == 0
+        ended = recgraph("convert-checkpoint", tmp_path / "new", model, tmp_path / "new")
+        assert (ended.code, "has variables already" in ended.line) == (2, True)
+        ended = recgraph("convert-checkpoint", tmp_path / "new", tmp_path / "new", tmp_path / "b")
+        assert (ended.code, "has no tensor 'emb'" in ended.line) == (2, True)
+        ended = recgraph("convert-checkpoint", tmp_path / "new", tmp_path / "none", tmp_path / "b")
+        assert (ended.code, "cannot read the checkpoint" in ended.line) == (2, True)
+
+    def test_verify(self, recgraph, train_meta_graph, model, tmp_path):
+        several = write(tmp_path / "several", saved(train_meta_graph, "train", "other"))
+        assert "several MetaGraphs: choose one by its tags" in recgraph("verify", several, several).line
+        assert "no MetaGraph of the tags 'x'" in recgraph("verify", several, several, "--tags", "x").line
+        ended = recgraph("verify", model, model, "--signature", "none")
+        assert (ended.code, "no SavedModel with a signature 'none'" in ended.line) == (2, True)
+        assert "placeholder 'words' of A" in recgraph("verify", model, model).line

@@ -158,6 +158,17 @@ print(tf.constant(1).shape)
     assert result.stdout == "()\n"
 
 
+def test_a_script_may_have_a_file_of_such_a_name(tmp_path):
+    """As scripts have, to choose the adapter of their TensorFlow."""
+    names = "NPURunConfig, NPUEstimator, npu_hooks_append"
+    (tmp_path / "tf_adapter.py").write_text(f"from npu_device.compat.v1.npu_init import {names}\n")
+    modules = ("npu_bridge.npu_init", "rec_sdk_common.util.tf_adapter")
+    imports = "".join(f"from {module} import hccl_ops; " for module in modules)
+    code = f"{imports}from tf_adapter import {names}; print(NPUEstimator.__name__)"
+    result = _python(code, str(tmp_path), str(COMPAT / "src"))
+    assert result.stdout == "NPUEstimator\n", result.stderr
+
+
 def test_the_names_are_free_without_the_extra():
     result = _python("import mx_rec.estimator, importlib.util as u; print(u.find_spec('npu_bridge'))")
     assert result.stdout == "None\n", result.stderr

@@ -108,6 +108,20 @@ def test_the_first_checkpoint_is_what_was_learned(trained, tmp_path, kind):
     np.testing.assert_array_equal(kernel, _kernel(_last(first)))
 
 
+@pytest.mark.parametrize("by_mx_rec", [False, True])
+def test_tensorflows_own_warm_start_says_that_it_leaves_tables_empty(trained, tmp_path, caplog, by_mx_rec):
+    dynamic, (first, _) = trained
+    init(use_dynamic_expansion=dynamic)
+    settings = WarmStartSettings(str(first))
+    function = with_warm_start(model_fn, settings) if by_mx_rec else model_fn
+    plain = api.Estimator(function, str(tmp_path), api.RunConfig(), {}, warm_start_from=None if by_mx_rec else settings)
+    with caplog.at_level("WARNING", "mx_rec"):
+        plain.train(input_fn, hooks=[GraphModifierHook()], max_steps=1)
+    warning = "1 variables start from a checkpoint, but tables 'other', 'user' start empty"
+    assert (warning in caplog.text) == (not by_mx_rec)
+    assert ("use NPUEstimator(warm_start_from=...)" in caplog.text) == (not by_mx_rec)
+
+
 def test_slots_go_on(tmp_path):
     """With rows, slots and steps taken along, a table trains as if nothing had been in between."""
     init(use_dynamic_expansion=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
+from tf2_models import ROWS, WORDS
 
 from mx_rec import ops
 from mx_rec.passes import PassManager, PipelineOptions, PipelineResult, default_pipeline
@@ -44,6 +46,21 @@ def losses(graph_def: Any, fetches: Iterable[str] = ("loss:0", "train"), *, step
         with tf1.Session(config=session_config(grappler=grappler)) as session:
             session.run("begin")
             return np.array([session.run(list(fetches))[0] for _ in range(steps)])
+
+
+def served(directory: Path, signature: str = "serving_default", *, steps: int = 3) -> list[dict[str, np.ndarray]]:
+    """What a signature of a model of `tf2_models` gives, step by step, in a Session as TensorFlow Serving has one."""
+    ops.load_library()
+    found = []
+    with tf.Graph().as_default(), tf1.Session() as session:
+        meta_graph = tf1.saved_model.load(session, ["serve"], str(directory))
+        entry = meta_graph.signature_def[signature]
+        for step in range(steps):
+            ids = (np.arange(6).reshape(2, 3) * (7 + step)) % ROWS
+            values = {tf.int64.as_datatype_enum: ids, tf.string.as_datatype_enum: np.array([*WORDS, "?"])[ids % 5]}
+            feed = {info.name: values[info.dtype] for info in entry.inputs.values()}
+            found.append(session.run({name: info.name for name, info in entry.outputs.items()}, feed))
+    return found
 
 
 def from_text(text: str) -> Any:

@@ -179,8 +179,8 @@ def test_dim_may_be_a_tensor_shape(mxrec):
 @pytest.mark.parametrize(
     ("ids", "kwargs", "error", "message"),
     [
-        (lambda: tf.constant([1.0]), {}, TypeError, "int64 or int32, got float32"),
-        (lambda: tf.constant([1], tf.int32), {}, TypeError, "key_dtype int64, but ids are int32"),
+        (lambda: tf.constant(["1"]), {}, TypeError, "int64, int32, float32 or float64, got string"),
+        (lambda: tf.constant([1], tf.int16), {}, TypeError, "int64, int32, float32 or float64, got int16"),
         (lambda: [1, 2], {}, TypeError, "tf.RaggedTensor of integers, got list"),
         (lambda: tf.constant([1], tf.int64), {"dim": 5}, ValueError, "dim must be the table's 4"),
         (lambda: tf.constant([1], tf.int64), {"name": "a b"}, ValueError, "name"),

@@ -460,12 +460,7 @@ def test_two_tables_may_have_two_optimizers():
         ({"padding_keys_mask": True}, ValueError, "'user': padding_keys_mask=True needs padding_keys and padding_keys"),
         ({"padding_keys": 0, "padding_keys_mask": True}, ValueError, "needs padding_keys and padding_keys_len, got"),
         ({"padding_keys_len": 1, "padding_keys_mask": True}, ValueError, "needs padding_keys and padding_keys_len"),
-        (
-            {"padding_keys": [0, 1], "padding_keys_mask": True, "padding_keys_len": 3},
-            ValueError,
-            "padding_keys_len must be the number of padding_keys, 2, got 3",
-        ),
-        ({"padding_keys": [0, 1], "padding_keys_len": 1}, ValueError, "padding_keys_len must be the number"),
+        ({"padding_keys": [0, 1], "padding_keys_len": 1.5}, TypeError, "padding_keys_len must be an integer"),
         ({"padding_keys": [0, 1.5]}, TypeError, "padding_keys must be an integer"),
         ({"padding_keys": 2**63}, ValueError, "padding_keys must be in"),
         ({"padding_keys_mask": 1}, TypeError, "padding_keys_mask must be a bool"),
@@ -506,3 +501,9 @@ def test_padding_keys_without_mask_are_keys_like_others():
         before = session.run(result)
         session.run(step)
         np.testing.assert_allclose(session.run(result), before - 0.5, rtol=1e-5)
+
+
+def test_the_length_of_padding_keys_may_be_that_of_the_ids():
+    """A device needs it to be; it says nothing of the padding keys."""
+    table = _table(padding_keys=[3, 3, 0], padding_keys_mask=True, padding_keys_len=4096)
+    assert table.padding_keys == (0, 3)

@@ -106,7 +106,23 @@ def test_get_initializer_before_the_rewrite_says_what_to_call():
 def test_modes_have_names_and_values():
     from mx_rec.constants.constants import MxRecMode
 
-    assert MxRecMode.mapping() == {
-        "fixed_capacity": MxRecMode.FIXED_CAPACITY,
-        "dynamic_expansion": MxRecMode.DYNAMIC_EXPANSION,
-    }
+    assert MxRecMode.mapping("fixed_capacity") is MxRecMode.FIXED_CAPACITY
+    assert MxRecMode.mapping(MxRecMode.DYNAMIC_EXPANSION) is MxRecMode.DYNAMIC_EXPANSION
+    for wrong in (None, "FIXED_CAPACITY"):
+        with pytest.raises(KeyError, match="MxRecMode has no .*; it has 'ASC', 'fixed_capacity', 'dynamic_expansion'"):
+            MxRecMode.mapping(wrong)
+
+
+def test_names_of_older_scripts():
+    from mx_rec.constants import constants
+    from mx_rec.util import ops, tf_version_adapter
+
+    init(use_dynamic=False)
+    instance = initialize.ConfigInitializer.get_instance()
+    assert instance.host_pipeline_ops is ops
+    assert not instance.use_dynamic
+    assert tf_version_adapter.hccl_ops.allreduce(3, "sum") == 3
+    assert constants.CacheModeEnum.mapping("DDR") is constants.CacheModeEnum.DDR
+    assert constants.ApplyGradientsStrategy.mapping("direct_apply").name == "DIRECT_APPLY"
+    # Each key's address is there once, so gradients of equal keys are summed before they are applied.
+    assert constants.ASCEND_SPARSE_LOOKUP_UNIQUE_KEYS == constants.ASCEND_SPARSE_LOOKUP_ID_OFFSET

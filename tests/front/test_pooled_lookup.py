@@ -344,8 +344,8 @@ def _sparse(indices=SPARSE[0], values=SPARSE[1], shape=SPARSE[2], dtype=tf.int64
             ValueError,
             "dense ids must have a known rank",
         ),
-        (lambda: {"ids": _sparse(dtype=tf.int32), "combiner": "sum"}, TypeError, "ids are int32"),
-        (lambda: {"ids": _sparse(dtype=tf.float32), "combiner": "sum"}, TypeError, "must be int64 or int32"),
+        (lambda: {"ids": _sparse(dtype=tf.int16), "combiner": "sum"}, TypeError, "must be int64, int32, .* got int16"),
+        (lambda: {"ids": _sparse(dtype=tf.float16), "combiner": "sum"}, TypeError, "float32 or float64, got float16"),
         (
             lambda: {"ids": tf1.SparseTensorValue(*SPARSE), "combiner": "sum"},
             TypeError,

@@ -65,6 +65,17 @@ def test_the_variables_of_a_damaged_graph_become_tables_when_it_is_sound(directo
     assert (verdict.code, verdict.modified) == (0, True)
 
 
+def test_a_device_that_cannot_be_read_is_not_given_to_new_nodes(directory) -> None:
+    """TensorFlow does not look at it where a node is colocated, so it accepts the input."""
+    graph_def = training_graph()
+    for node in graph_def.node:
+        if node.op in ("MakeIterator", "IteratorV2", "IteratorGetNext"):
+            node.device = "\u00e9"
+            node.attr["_class"].list.s.append(b"loc:@IteratorV2")
+    verdict = run_case("in.pb", graph_def.SerializeToString(), directory)
+    assert (verdict.code, verdict.modified, verdict.accepted) == (0, True, True)
+
+
 def test_damaged_files(directory) -> None:
     graphs = list(seed_graphs().items())
     start, done = time.process_time(), 0

@@ -147,6 +147,9 @@ class TestMarks:
     def test_of_hoisting(self):
         hoisted = PassManager(default_pipeline()[:4]).run(trained()).graph_def
         assert node_of(hoisted, "iterator").attr[marks.HOIST_TYPES].list.type
+        damaged = graph_pb2.GraphDef.FromString(hoisted.SerializeToString())
+        node_of(damaged, "iterator").attr[marks.HOIST_TENSORS].list.s[0] = b"no_such:0"
+        assert "'iterator': its attributes '_mx_rec_hoist_...' contradict" in self.failure(damaged)
         for attr in (marks.HOIST_SHAPES, marks.HOIST_TYPES, marks.HOIST_FIND_SOURCES, marks.HOIST_FIND_COMPONENTS):
             damaged = graph_pb2.GraphDef.FromString(hoisted.SerializeToString())
             node_of(damaged, "iterator").attr[attr].list.Clear()

@@ -202,7 +202,7 @@ class TestUnreadable:
 
     def test_saved_model_directory(self, tmp_path):
         (tmp_path / "saved_model.pb").write_bytes(b"x")
-        assert "SavedModel directory, which this command does not take" in refusal(tmp_path)
+        assert "SavedModel directory; expected a graph file" in refusal(tmp_path)
 
     def test_device(self):
         assert "not a regular file" in refusal(Path("/dev/null"))

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from lookup_graphs import LookupGraph
-from static_graphs import momentum, near_misses, partitioned, summed, trained
+from static_graphs import (
+    called,
+    looked_up_in_the_open,
+    momentum,
+    near_misses,
+    not_inlined,
+    partitioned,
+    summed,
+    trained,
+)
 from tensorflow.core.framework import function_pb2
 
 from mx_rec.graph import marks
@@ -39,6 +48,7 @@ from mx_rec.passes.fuse_lookups import FuseLookups
 from mx_rec.passes.fuse_updates import FuseUpdates
 from mx_rec.passes.hoist_lookups import HoistLookups
 from mx_rec.passes.hot_embedding import HotEmbedding
+from mx_rec.passes.inline_calls import InlineCalls
 from mx_rec.passes.insert_collections import InsertCollections
 from mx_rec.passes.merge_lookups import MergeLookups
 from mx_rec.passes.prune import Prune
@@ -619,6 +629,14 @@ def swapped() -> tuple[Pass, ...]:
 
 
 CASES = [
+    GoldenCase("positive", InlineCalls((TableChoice("emb"),)), called),
+    GoldenCase("positive_entries", InlineCalls((TableChoice("emb"),), frozenset({"result"})), called),
+    GoldenCase("no_match", InlineCalls((TableChoice("*"),)), looked_up_in_the_open),
+    GoldenCase("no_match_not_chosen", InlineCalls((TableChoice("other"),)), called),
+    GoldenCase("refused", InlineCalls((TableChoice("*"),)), not_inlined),
+    GoldenCase(
+        "positive_inlined", ConvertStaticTables((TableChoice("emb"),)), called, (InlineCalls((TableChoice("emb"),)),)
+    ),
     GoldenCase("positive", ConvertStaticTables((TableChoice("emb", "user"),)), trained),
     GoldenCase("positive_by_key", ConvertStaticTables((TableChoice("e*", "", BY_KEY, drop_modulo=True),)), trained),
     GoldenCase("positive_partitioned", ConvertStaticTables((TableChoice("emb"),)), partitioned),

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from lookup_graphs import LookupGraph
+from tensorflow.core.framework import function_pb2
 
 from mx_rec.graph.attrs import (
+    DT_BOOL,
     DT_FLOAT,
     DT_INT32,
     DT_INT64,
+    DT_RESOURCE,
     DT_STRING,
+    attr_func,
     attr_int,
     attr_shapes,
     attr_strings,
@@ -181,4 +185,122 @@ def near_misses() -> Any:
     unknown = graph.variable("unknown")
     rows = graph.gather("unknown_rows", unknown, ids)
     graph.apply("unknown_update", "ResourceScatterUpdate", [unknown], ids, rows)
+    return graph.graph_def()
+
+
+class Function:
+    """A library function, node by node, in the spelling of function bodies."""
+
+    def __init__(self, name: str, arguments: dict[str, int], results: dict[str, int]) -> None:
+        self.proto = function_pb2.FunctionDef()
+        self.proto.signature.name = name
+        self.proto.signature.is_stateful = True
+        for args, dtypes in ((self.proto.signature.input_arg, arguments), (self.proto.signature.output_arg, results)):
+            for arg, dtype in dtypes.items():
+                args.add(name=arg, type=dtype)
+
+    def node(self, name: str, op: str, inputs: list[str], attrs: dict[str, Any] | None = None, device: str = "") -> str:
+        node = self.proto.node_def.add(name=name, op=op, input=inputs, device=device)
+        for key, value in (attrs or {}).items():
+            node.attr[key].CopyFrom(value)
+        return name
+
+    def call(self, name: str, function: str, inputs: dict[str, int], results: list[int]) -> str:
+        attrs = {"f": attr_func(function), "Tin": attr_types(inputs.values()), "Tout": attr_types(results)}
+        return self.node(name, "StatefulPartitionedCall", [*inputs], attrs)
+
+    def gather(self, name: str, handle: str, ids: str, attrs: dict[str, Any] | None = None) -> str:
+        types = {"dtype": attr_type(DT_FLOAT), "Tindices": attr_type(DT_INT64)}
+        return self.node(name, "ResourceGather", [handle, ids], {**types, **(attrs or {})})
+
+    def gives(self, *, waits: tuple[str, ...] = (), **results: str) -> Any:
+        for name, ref in results.items():
+            self.proto.ret[name] = ref
+        for name in waits:
+            self.proto.signature.control_output.append(name)
+            self.proto.control_ret[name] = name
+        return self.proto
+
+
+def placeholder_attr(name: str) -> Any:
+    """An attribute that the call gives."""
+    value = type(attr_int(0))()
+    value.placeholder = name
+    return value
+
+
+def rows_function(name: str = "rows") -> Function:
+    """Looks up an argument, doubles the rows by an op whose type the call says, and checks something."""
+    function = Function(name, {"table": DT_RESOURCE, "ids": DT_INT64}, {"rows": DT_FLOAT})
+    function.gather("lookup", "table", "ids", {"_class": attr_strings(["loc:@captured/12"])})
+    function.node("rows", "AddV2", ["lookup:output:0", "lookup:output:0"], {"T": placeholder_attr("kind")}, "/cpu:1")
+    true = {"dtype": attr_type(DT_BOOL), "value": attr_tensor(True, DT_BOOL)}
+    function.node("fine", "Const", [], true)
+    text = {"dtype": attr_type(DT_STRING), "value": attr_tensor("wrong", DT_STRING)}
+    function.node("message", "Const", [], {**text, "_class": attr_strings(["loc:@fine", "loc:@table"])})
+    types = {"T": attr_types([DT_STRING]), "summarize": attr_int(3)}
+    function.node("check", "Assert", ["fine:output:0", "message:output:0"], types)
+    function.gives(rows="rows:z:0", waits=("check",))
+    return function
+
+
+def called(change: Any = None) -> Any:
+    """The serving graph of a SavedModel of TensorFlow 2: a signature that calls a function that looks up twice.
+
+    Args:
+        change: called with the graph and its function of the lookups, before the graph is made.
+    """
+    graph = StaticGraph()
+    inner = rows_function()
+    serve = Function("serve", {"ids": DT_INT64, "table": DT_RESOURCE, "other": DT_RESOURCE}, {"a": DT_FLOAT, "b": 9})
+    serve.call("first", "rows", {"table": DT_RESOURCE, "ids": DT_INT64}, [DT_FLOAT])
+    serve.call("second", "rows", {"table": DT_RESOURCE, "first_ids:z:0": DT_INT64, "^first": 0}, [DT_FLOAT])
+    serve.node("first_ids", "AddV2", ["ids", "ids"], {"T": attr_type(DT_INT64)})
+    serve.call("beside", "beside", {"other": DT_RESOURCE}, [DT_FLOAT])
+    for node in serve.proto.node_def:
+        if node.op == "StatefulPartitionedCall":
+            node.attr["f"].func.attr["kind"].type = DT_FLOAT
+            del node.attr["Tin"].list.type[2:]
+    types = {"T": attr_type(DT_FLOAT)}
+    serve.node("sum", "AddV2", ["first:output:0", "beside:output:0", "^second"], types)
+    serve.gives(a="sum:z:0", b="ids", waits=("first", "second", "beside"))
+    beside = Function("beside", {"variable": DT_RESOURCE}, {"value": DT_FLOAT})
+    beside.node("read", "ReadVariableOp", ["variable"], {"dtype": attr_type(DT_FLOAT)})
+    beside.node("mean", "Sum", ["read:value:0", "axes:output:0"], {"T": attr_type(DT_FLOAT), "Tidx": attr_type(3)})
+    beside.node("axes", "Const", [], {"dtype": attr_type(3), "value": attr_tensor([0, 1], 3)})
+    beside.gives(value="mean:output:0", waits=("read",))
+    if change is not None:
+        change(graph, inner)
+    for function in (inner, serve, beside):
+        graph.add_function(function.proto)
+    ids = graph.add("ids", "Placeholder", (), {"dtype": attr_type(DT_INT64), "shape": _shape([2])})
+    emb, other = graph.variable("emb"), graph.variable("other", 3)
+    types = {"Tin": attr_types([DT_INT64, DT_RESOURCE, DT_RESOURCE]), "Tout": attr_types([DT_FLOAT, DT_INT64])}
+    attrs = {"f": attr_func("serve"), **types}
+    waits = [graph.add(name, "NoOp").node for name in ("before", "also_before")]
+    graph.add("call", "StatefulPartitionedCall", [ids, emb, other], attrs, controls=waits, device="/job:worker")
+    graph.unary("result", "Identity", TensorRef("call", 0), DT_FLOAT)
+    graph.unary("ids_again", "Identity", TensorRef("call", 1), DT_INT64, controls=["call"])
+    return graph.graph_def()
+
+
+def not_inlined() -> Any:
+    """As above, but its functions say that they are not to be inlined."""
+
+    def change(_: Any, inner: Function) -> None:
+        inner.proto.attr["_noinline"].b = True
+
+    return called(change)
+
+
+def looked_up_in_the_open() -> Any:
+    """A lookup outside functions, and a function that is given another variable."""
+    graph = StaticGraph()
+    ids, _, _ = graph.batch()
+    graph.gather("lookup", graph.variable("emb"), ids)
+    inner = Function("beside", {"variable": DT_RESOURCE}, {"value": DT_FLOAT})
+    inner.node("read", "ReadVariableOp", ["variable"], {"dtype": attr_type(DT_FLOAT)})
+    graph.add_function(inner.gives(value="read:value:0"))
+    types = {"Tin": attr_types([DT_RESOURCE]), "Tout": attr_types([DT_FLOAT])}
+    graph.add("call", "StatefulPartitionedCall", [graph.variable("other")], {"f": attr_func("beside"), **types})
     return graph.graph_def()

@@ -26,6 +26,7 @@ each_succeeding_case = pytest.mark.parametrize(
 
 def test_order_of_the_pipeline() -> None:
     assert list(PASSES) == [
+        "inline_calls",
         "convert_static_tables",
         "find_lookups",
         "adopt_orphans",
@@ -40,7 +41,7 @@ def test_order_of_the_pipeline() -> None:
     ]
     every = PipelineOptions(static_tables=(TableChoice("*"),), adopt_orphans=True)
     assert [step.name for step in default_pipeline(every)] == list(PASSES)
-    on_request = {"convert_static_tables", "adopt_orphans"}
+    on_request = {"inline_calls", "convert_static_tables", "adopt_orphans"}
     assert [step.name for step in default_pipeline()] == [name for name in PASSES if name not in on_request]
 
 

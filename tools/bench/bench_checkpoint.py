@@ -1,11 +1,12 @@
 """Saving and restoring 1,000,000 keys of dim 64 with the two slots of Adam, 792 MB, through `tf.compat.v1.train.Saver`.
 
-Candidates: a table of ours that grows, three TFRA tables (rows and two slots), and three static variables. Each runs
-in a process of its own, in turn. Restores are cold: the files have been dropped from the page cache. Ours flushes its
-files to disk before a save is done; the others do not, so their time to flush is given beside. Beside them the disk:
-plain writes of as many bytes with a flush, and plain cold reads.
+Candidates: tables of ours that grow and of fixed capacity, three TFRA tables (rows and two slots), and three static
+variables. Each runs in a process of its own, in turn. Restores are cold: the files have been dropped from the page
+cache. Ours flushes its files to disk before a save is done; the others do not, so their time to flush is given
+beside. Beside them the disk: plain writes of as many bytes with a flush, and plain cold reads. Before all that is
+timed, memory is touched and given back, so that no candidate waits for memory of the host.
 
-    bench_checkpoint.py [--keys 1000000] [--dim 64] [--repeats 3]
+    bench_checkpoint.py [--keys 1000000] [--dim 64] [--repeats 3] [--only "mx_rec,fixed capacity"]
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import glob
 import json
+import mmap
 import os
 import subprocess
 import sys
@@ -36,7 +38,7 @@ except ImportError:
 tf1 = tf.compat.v1
 BATCH = 65_536
 MIB = 1 << 20
-OURS, TFRA, STATIC, DISK = "mx_rec", "TFRA", "static variables", "disk"
+OURS, FIXED, TFRA, STATIC, DISK = "mx_rec", "fixed capacity", "TFRA", "static variables", "disk"
 
 
 def flush(paths) -> float:
@@ -56,6 +58,19 @@ def drop_from_cache(paths) -> None:
         os.close(handle)
 
 
+def have_memory(size: int) -> None:
+    """Has the host give this machine memory again that it took back while it was free.
+
+    Else whoever first touches it pays for that, a second for 800 MB here, and in some runs it is one candidate, in
+    others another.
+    """
+    area = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    area.madvise(mmap.MADV_HUGEPAGE)
+    for at in range(0, size, 4096):
+        area[at] = 1
+    area.close()
+
+
 def memory(reset: bool = False) -> int:
     """Bytes of resident memory, or its peak since the last reset."""
     if reset:
@@ -69,6 +84,7 @@ def memory(reset: bool = False) -> int:
 def disk(size: int, directory: str) -> dict:
     path = os.path.join(directory, "plain")
     block = os.urandom(MIB)
+    have_memory(3 * size)
     start = time.perf_counter()
     with open(path, "wb", buffering=0) as stream:
         for _ in range(size // MIB):
@@ -76,6 +92,7 @@ def disk(size: int, directory: str) -> dict:
         os.fsync(stream.fileno())
     wrote = time.perf_counter() - start
     drop_from_cache([path])
+    have_memory(3 * size)
     buffer = bytearray(MIB)
     start = time.perf_counter()
     with open(path, "rb", buffering=0) as stream:
@@ -86,20 +103,29 @@ def disk(size: int, directory: str) -> dict:
     return {"save": wrote, "flush": 0.0, "restore": read, "bytes": size // MIB * MIB}
 
 
-def ours(keys, dim):
+def ours(keys, dim, is_fixed=False):
     from mx_rec.core.embedding import create_table, sparse_lookup
-    from mx_rec.optimizers import lazy_adam_by_addr
+    from mx_rec.optimizers import lazy_adam, lazy_adam_by_addr
     from mx_rec.util.initialize import init
 
-    init(use_dynamic_expansion=True)
-    table = create_table(tf.int64, dim, "t", tf1.random_uniform_initializer(-0.1, 0.1, seed=1))
+    init(use_dynamic_expansion=not is_fixed)
+    initializer = tf1.random_uniform_initializer(-0.1, 0.1, seed=1)
+    table = create_table(tf.int64, dim, "t", initializer, device_vocabulary_size=keys)
     ids = tf1.placeholder(tf.int64, [None])
     rows = sparse_lookup(table, ids)
-    gradients = tf.gradients(tf.reduce_sum(rows), tf1.get_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB))
-    addresses = tf1.get_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET)
-    step = lazy_adam_by_addr.create_hash_optimizer_by_address(1e-3).apply_gradients(list(zip(gradients, addresses)))
+    if is_fixed:
+        step = lazy_adam.create_hash_optimizer(1e-3).minimize(tf.reduce_sum(rows), var_list=[table.variable])
+    else:
+        gradients = tf.gradients(tf.reduce_sum(rows), tf1.get_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB))
+        addresses = tf1.get_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET)
+        optimizer = lazy_adam_by_addr.create_hash_optimizer_by_address(1e-3)
+        step = optimizer.apply_gradients(list(zip(gradients, addresses)))
     read = sparse_lookup(table, ids, is_train=False)
     return step, ids, read, lambda session: table.size(session)
+
+
+def fixed(keys, dim):
+    return ours(keys, dim, is_fixed=True)
 
 
 def tfra_tables(keys, dim):
@@ -121,7 +147,7 @@ def measure(candidate: str, keys: int, dim: int, directory: str) -> dict:
     if candidate == DISK:
         return disk(keys * (8 + 12 * dim), directory)
     tf1.disable_eager_execution()
-    make = {OURS: ours, TFRA: tfra_tables, STATIC: static}[candidate]
+    make = {OURS: ours, FIXED: fixed, TFRA: tfra_tables, STATIC: static}[candidate]
     step, ids, read, size = make(keys, dim)
     saver = tf1.train.Saver(max_to_keep=None)
     all_keys = np.arange(keys) if candidate == STATIC else scrambled(np.arange(keys))
@@ -132,6 +158,7 @@ def measure(candidate: str, keys: int, dim: int, directory: str) -> dict:
         for begin in range(0, keys, BATCH):
             session.run(step, {ids: all_keys[begin : begin + BATCH]})
         some = session.run(read, {ids: all_keys[:1000]})
+        have_memory(2 * keys * (8 + 12 * dim))
         held = memory(reset=True)
         start = time.perf_counter()
         saver.save(session, prefix, write_meta_graph=False)
@@ -140,13 +167,14 @@ def measure(candidate: str, keys: int, dim: int, directory: str) -> dict:
         files = glob.glob(prefix + ".*")
         result["flush"] = flush(files)
         result["bytes"] = sum(map(os.path.getsize, files))
-        if candidate == OURS:
+        if candidate in (OURS, FIXED):
             result.update(of_ours(session, saver, directory, step, ids, all_keys, result))
             held = memory(reset=True)
             saver.restore(session, prefix)
             result["live_restore_memory"] = memory() - held
     with tf1.Session() as session:
         drop_from_cache(files)
+        have_memory(3 * keys * (8 + 12 * dim))
         held = memory(reset=True)
         start = time.perf_counter()
         saver.restore(session, prefix)
@@ -177,33 +205,48 @@ def of_ours(session, saver, directory, step, ids, keys, full) -> dict:
     for prefix in (base, delta):
         tf1.train.remove_checkpoint(prefix)
 
-    # Small steps, so that a wait shows.
-    batch = keys[:1024]
-    times: list[tuple[float, float]] = []
-    stop = threading.Event()
+    result.update(steps_beside_a_save(session, saver, directory, step, ids, keys))
+    return result
 
-    def train():
-        while not stop.is_set():
-            begin = time.perf_counter()
-            session.run(step, {ids: batch})
-            times.append((begin, time.perf_counter() - begin))
 
-    thread = threading.Thread(target=train)
-    thread.start()
-    time.sleep(1.0)
-    begin = time.perf_counter()
-    prefix = saver.save(session, os.path.join(directory, "while_training"), **quiet)
-    end = time.perf_counter()
-    time.sleep(0.2)
-    stop.set()
-    thread.join()
-    alone = [took for at, took in times if at + took < begin]
-    during = [took for at, took in times if at + took >= begin and at <= end]
-    result["pause_us"] = int(read_saved_table(prefix, "t").manifest.notes["pause_us"])
-    result["step_alone"] = [float(np.median(alone)), float(max(alone))]
-    result["step_during"] = [float(np.median(during)), float(max(during)), len(during)]
-    result["save_while_training"] = end - begin
-    tf1.train.remove_checkpoint(prefix)
+def steps_beside_a_save(session, saver, directory, step, ids, keys) -> dict:
+    """Steps of 1,024 keys, the same ones and other ones each, so that a wait shows."""
+    from mx_rec.checkpoint import read_saved_table
+
+    result = {}
+    rng = np.random.default_rng(0)
+    for kind in ("same", "others"):
+        times: list[tuple[float, float]] = []
+        stop = threading.Event()
+
+        def train(kind=kind, times=times, stop=stop):
+            while not stop.is_set():
+                batch = keys[:1024] if kind == "same" else keys[rng.integers(0, len(keys), 1024)]
+                begin = time.perf_counter()
+                session.run(step, {ids: batch})
+                times.append((begin, time.perf_counter() - begin))
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        time.sleep(1.0)
+        held = memory(reset=True)
+        begin = time.perf_counter()
+        prefix = saver.save(session, os.path.join(directory, "while_training"), write_meta_graph=False)
+        end = time.perf_counter()
+        used = memory() - held
+        time.sleep(0.2)
+        stop.set()
+        thread.join()
+        alone = [took for at, took in times if at + took < begin]
+        during = [took for at, took in times if at + took >= begin and at <= end]
+        result[kind] = {
+            "pause_us": int(read_saved_table(prefix, "t").manifest.notes["pause_us"]),
+            "alone": [float(np.median(alone)), float(np.mean(alone)), float(max(alone))],
+            "during": [float(np.median(during)), float(np.mean(during)), float(max(during)), len(during)],
+            "save": end - begin,
+            "memory": used,
+        }
+        tf1.train.remove_checkpoint(prefix)
     return result
 
 
@@ -212,6 +255,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", help="candidates, separated by commas")
     parser.add_argument("--directory", help="where to write; by default a temporary directory")
     parser.add_argument("--candidate", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -219,7 +263,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
             print("RESULT", json.dumps(measure(arguments.candidate, arguments.keys, arguments.dim, directory)))
         return
-    candidates = [DISK, OURS, *([TFRA] if de is not None else []), STATIC]
+    candidates = [DISK, OURS, FIXED, *([TFRA] if de is not None else []), STATIC]
+    if arguments.only:
+        candidates = arguments.only.split(",")
     results: dict[str, list[dict]] = {name: [] for name in candidates}
     for _ in range(arguments.repeats):
         for name in candidates:
@@ -252,23 +298,40 @@ def report(results: dict[str, list[dict]]) -> None:
         saving = restoring = "-"
         if name != DISK:
             saving = f"{of(name, 'save_memory') / 1e6:.0f}"
-            restoring = f"{(of(name, 'restore_memory') - size) / 1e6:.0f}"
+            # The new session's variables get memory of the old one's, which the allocator has kept.
+            restoring = "-" if name == FIXED else f"{(of(name, 'restore_memory') - size) / 1e6:.0f}"
         print(f"| {name} | {size / 1e6:.0f} | {spread(name, 'save')} | {spread(name, 'flush')} | "
               f"{spread(name, 'restore')} | {saving} | {restoring} |")  # fmt: skip
-    print(
-        f"\nOurs: {of(DISK, 'save') / of(OURS, 'save'):.0%} of the disk's speed when saving, "
-        f"{of(DISK, 'restore') / of(OURS, 'restore'):.0%} when restoring. "
-        f"Restore into a live table: {of(OURS, 'live_restore_memory') / 1e6:.0f} MB at most beyond it.\n"
-        f"A delta of 1 % of the rows: {of(OURS, 'delta') * 1e3:.0f} ms ({of(OURS, 'delta') / of(OURS, 'base'):.1%} of "
-        f"a full save), {of(OURS, 'delta_bytes') / 1e6:.1f} MB ({of(OURS, 'delta_bytes') / of(OURS, 'bytes'):.1%})."
-    )
-    last = results[OURS][-1]
-    alone, during = last["step_alone"], last["step_during"]
-    print(
-        f"While training on 1,024 keys a step: the table stands still for {last['pause_us'] / 1e3:.2f} ms; steps take "
-        f"{alone[0] * 1e3:.2f} ms ({alone[1] * 1e3:.1f} at most) alone and {during[0] * 1e3:.2f} ms "
-        f"({during[1] * 1e3:.1f} at most) during a save, which takes {last['save_while_training']:.2f} s."
-    )
+    for name in {OURS, FIXED} & set(results):
+        print(f"\n{name}:", end=" ")
+        if DISK in results:
+            print(
+                f"{of(DISK, 'save') / of(name, 'save'):.0%} of the disk's speed when saving, "
+                f"{of(DISK, 'restore') / of(name, 'restore'):.0%} when restoring.",
+                end=" ",
+            )
+        print(
+            f"Restore into a live table: {of(name, 'live_restore_memory') / 1e6:.0f} MB at most beyond it.\n"
+            f"A delta of 1 % of the rows: {of(name, 'delta') * 1e3:.0f} ms ({of(name, 'delta') / of(name, 'base'):.1%} "
+            f"of a full save), {of(name, 'delta_bytes') / 1e6:.1f} MB "
+            f"({of(name, 'delta_bytes') / of(name, 'bytes'):.1%})."
+        )
+    print("\nSteps of 1,024 keys, in ms: median, mean, longest.\n")
+    print("| candidate | keys of a step | alone | beside a save | steps | save s | pause ms | MB more |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name in results:
+        for result in results[name]:
+            for kind in ("same", "others"):
+                if kind not in result:
+                    continue
+                found = result[kind]
+                alone, during = (
+                    ", ".join(f"{took * 1e3:.2f}" for took in found[when][:3]) for when in ("alone", "during")
+                )
+                print(
+                    f"| {name} | {kind} | {alone} | {during} | {found['during'][3]} | {found['save']:.2f} | "
+                    f"{found['pause_us'] / 1e3:.2f} | {found['memory'] / 1e6:.0f} |"
+                )
 
 
 if __name__ == "__main__":

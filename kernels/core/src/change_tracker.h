@@ -81,7 +81,8 @@ class ChangeTracker {
         saving_(6),
         in_files_(6),
         in_new_file_(6),
-        met_(counts ? new RowChunks<uint32_t>(0) : nullptr) {}
+        met_(counts ? new RowChunks<uint32_t>(0) : nullptr),
+        met_saving_(counts ? new RowChunks<uint32_t>(0) : nullptr) {}
 
   void Changed(RowIndex row) {
     std::atomic<uint64_t>& word = now_.At(row);
@@ -101,6 +102,9 @@ class ChangeTracker {
   void Evicted(RowIndex row) {
     if (met_ == nullptr) return;
     met_->At(row).store(0, std::memory_order_relaxed);
+    if (met_saving_->Get(row) != 0) {
+      met_saving_->At(row).store(0, std::memory_order_relaxed);
+    }
     const uint64_t others = ~(uint64_t{1} << (row & 63));
     for (RowChunks<uint64_t>* const files : {&in_files_, &in_new_file_}) {
       if (files->Get(row) != 0) {
@@ -132,12 +136,14 @@ class ChangeTracker {
     for (uint64_t rest = word; rest != 0; rest &= rest - 1) {
       const int bit = __builtin_ctzll(rest);
       const RowIndex row = first + static_cast<RowIndex>(bit);
-      if (met_->Get(row) < least_count) left |= uint64_t{1} << bit;
+      const int64_t met = int64_t{met_->Get(row)} + met_saving_->Get(row);
+      if (met < least_count) left |= uint64_t{1} << bit;
     }
     if (left != 0) now_.At(first).fetch_or(left, std::memory_order_relaxed);
     for (uint64_t rest = word & ~left; rest != 0; rest &= rest - 1) {
       const RowIndex row = first + static_cast<RowIndex>(__builtin_ctzll(rest));
-      met_->At(row).store(0, std::memory_order_relaxed);
+      const uint32_t met = met_->At(row).exchange(0, std::memory_order_relaxed);
+      met_saving_->At(row).fetch_add(met, std::memory_order_relaxed);
     }
     return word & ~left;
   }
@@ -164,6 +170,7 @@ class ChangeTracker {
     }
     in_new_file_.Clear();
     saving_.Clear();
+    if (met_saving_ != nullptr) met_saving_->Clear();
     evicted_saving_.clear();
   }
 
@@ -175,6 +182,8 @@ class ChangeTracker {
   RowChunks<uint64_t> in_files_;
   RowChunks<uint64_t> in_new_file_;
   const std::unique_ptr<RowChunks<uint32_t>> met_;
+  // What keys were met that a save has, until it is known to be complete.
+  const std::unique_ptr<RowChunks<uint32_t>> met_saving_;
   std::vector<Key> evicted_saving_;
 };
 

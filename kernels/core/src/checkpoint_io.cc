@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -77,9 +79,24 @@ bool FileExists(const std::string& path) {
 
 Status ReadAt(int fd, const std::string& path, int64_t offset, void* to,
               int64_t bytes) {
-  char* at = static_cast<char*>(to);
+  return ReadAt(fd, path, offset, {{static_cast<char*>(to), bytes}});
+}
+
+Status ReadAt(int fd, const std::string& path, int64_t offset,
+              const std::vector<Span<char>>& pieces) {
+  constexpr size_t kPiecesAtATime = 64;
+  std::vector<iovec> left;
+  int64_t bytes = 0;
+  for (const Span<char>& piece : pieces) {
+    if (piece.empty()) continue;
+    left.push_back({piece.data(), static_cast<size_t>(piece.size())});
+    bytes += piece.size();
+  }
+  size_t first = 0;
   while (bytes > 0) {
-    const ssize_t n = pread(fd, at, static_cast<size_t>(bytes), offset);
+    const int count =
+        static_cast<int>(std::min(left.size() - first, kPiecesAtATime));
+    const ssize_t n = preadv(fd, left.data() + first, count, offset);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return IoError("read", path, errno);
     if (n == 0) {
@@ -87,9 +104,15 @@ Status ReadAt(int fd, const std::string& path, int64_t offset, void* to,
                               std::to_string(offset) + ", " +
                               std::to_string(bytes) + " bytes too early");
     }
-    at += n;
     offset += n;
     bytes -= n;
+    size_t read = static_cast<size_t>(n);
+    while (first < left.size() && read >= left[first].iov_len) {
+      read -= left[first++].iov_len;
+    }
+    if (first == left.size()) break;
+    left[first].iov_base = static_cast<char*>(left[first].iov_base) + read;
+    left[first].iov_len -= read;
   }
   return Status::Ok();
 }

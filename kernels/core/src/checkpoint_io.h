@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "mxrec/span.h"
 #include "mxrec/status.h"
 
 namespace mxrec {
@@ -35,6 +37,8 @@ bool FileExists(const std::string& path);
 // All of `bytes`, at `offset`; DataLoss if the file is shorter.
 Status ReadAt(int fd, const std::string& path, int64_t offset, void* to,
               int64_t bytes);
+Status ReadAt(int fd, const std::string& path, int64_t offset,
+              const std::vector<Span<char>>& pieces);
 
 }  // namespace mxrec
 

@@ -131,6 +131,15 @@ constexpr char kFirstLine[] = "mxrec-table=";
 
 }  // namespace
 
+int Manifest::ColumnOf(BlockKind kind, const char* name) const {
+  const auto found = columns.find(kind);
+  if (found == columns.end()) return -1;
+  for (size_t i = 0; i < found->second.size(); ++i) {
+    if (found->second[i].name == name) return static_cast<int>(i);
+  }
+  return -1;
+}
+
 std::string Manifest::Encode() const {
   std::ostringstream out;
   out << kFirstLine << kVersion << "\n";

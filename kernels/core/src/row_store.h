@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "mxrec/address.h"
+#include "mxrec/span.h"
 #include "mxrec/status.h"
 
 namespace mxrec {
@@ -23,6 +24,10 @@ class RowAccess {
   // The accessors below need row < capacity().
   float* Row(RowIndex row) const {
     return SlabOf(row).data + static_cast<int64_t>(row & slab_mask_) * stride_;
+  }
+  // How many rows, from that one on, lie one behind the other.
+  int64_t RowsInARow(RowIndex row) const {
+    return slab_rows() - (row & slab_mask_);
   }
   Key* KeyOf(RowIndex row) const {
     return reinterpret_cast<Key*>(
@@ -48,6 +53,16 @@ class RowAccess {
     return !IsSet(
         Word(kVisible, row)->fetch_or(BitOf(row), std::memory_order_acq_rel),
         row);
+  }
+  // The same for several, ascending for speed.
+  void MakeAllVisible(Span<const RowIndex> rows) const {
+    uint64_t bits = 0;
+    for (int64_t i = 0; i < rows.size(); ++i) {
+      bits |= BitOf(rows[i]);
+      if (i + 1 < rows.size() && rows[i] >> 6 == rows[i + 1] >> 6) continue;
+      Word(kVisible, rows[i])->fetch_or(bits, std::memory_order_acq_rel);
+      bits = 0;
+    }
   }
   // Of an evicted key; its address is still legal.
   bool IsInLimbo(RowIndex row) const {

@@ -54,6 +54,26 @@ void ShardIndex::Erase(uint64_t hash, RowIndex row) {
   }
 }
 
+// A single bucket may be filled; more of them keep the probes short.
+int64_t ShardIndex::LimitOf(uint32_t count) {
+  return count == 1 ? kSlots : static_cast<int64_t>(count * kSlots * kMaxLoad);
+}
+
+void ShardIndex::Prepare(int64_t keys) {
+  if (count_ != 0 || keys <= kSlots) return;
+  int level = 0;
+  while (LimitOf(CountAtLevel(level)) < keys) ++level;
+  const uint32_t count = CountAtLevel(level);
+  void* const fresh =
+      std::aligned_alloc(sizeof(Bucket), count * sizeof(Bucket));
+  if (fresh == nullptr) return;
+  std::memset(fresh, 0, count * sizeof(Bucket));
+  buckets_.reset(static_cast<Bucket*>(fresh));
+  count_ = count;
+  level_ = level;
+  limit_ = LimitOf(count);
+}
+
 bool ShardIndex::Grow(const RowAccess& rows) {
   const uint32_t new_count = CountAtLevel(level_ + (count_ == 0 ? 0 : 1));
   Bucket* fresh = static_cast<Bucket*>(
@@ -64,9 +84,7 @@ bool ShardIndex::Grow(const RowAccess& rows) {
       std::exchange(buckets_, std::unique_ptr<Bucket[], FreeDeleter>(fresh));
   const uint32_t old_count = std::exchange(count_, new_count);
   if (old_count != 0) ++level_;
-  // A single bucket may be filled; more of them keep the probes short.
-  limit_ = new_count == 1 ? kSlots
-                          : static_cast<int64_t>(new_count * kSlots * kMaxLoad);
+  limit_ = LimitOf(new_count);
   size_ = 0;
   constexpr uint32_t kAhead = 4;
   for (uint32_t b = 0; b < old_count; ++b) {

@@ -79,6 +79,9 @@ class ShardIndex {
     return false;
   }
 
+  // Makes room for so many keys in an empty index, as if it had grown to it. If
+  // there is no memory, it begins small.
+  void Prepare(int64_t keys);
   // Makes room for one more key. False if there is no memory; nothing changed.
   bool Reserve(const RowAccess& rows) { return size_ < limit_ || Grow(rows); }
   // The key must be absent, and Reserve must have returned true.
@@ -117,6 +120,7 @@ class ShardIndex {
   }
   uint32_t Next(uint32_t at) const { return at + 1 == count_ ? 0 : at + 1; }
   uint32_t CountAtLevel(int level) const;
+  static int64_t LimitOf(uint32_t count);
   bool Grow(const RowAccess& rows);
 
   std::unique_ptr<Bucket[], FreeDeleter> buckets_;

@@ -99,6 +99,37 @@ class Snapshot {
     }
     ClearPending(row);
   }
+  // Copies those of the rows that are pending and are about to change
+  // elsewhere, for the holder of the exclusive rows lock. False if buffers are
+  // full: it is to be called again when the writer has one.
+  bool TryKeep(const RowAccess& access, Span<const int64_t> offsets) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<RowIndex> added;  // to the buffer, but for what is elsewhere
+    const auto complete = [&] {
+      if (added.empty()) return;
+      read_rows_(added, RowsElsewhere(kept_.get()) +
+                            (kept_->size - static_cast<int64_t>(added.size())) *
+                                stride_elsewhere_);
+      added.clear();
+    };
+    for (const int64_t offset : offsets) {
+      const RowIndex row = static_cast<RowIndex>(offset);
+      if (offset < 0 || !IsPending(row)) continue;
+      if (kept_ == nullptr) kept_ = writer_->TryTake();
+      if (kept_ == nullptr && writer_->status().ok()) return false;
+      ClearPending(row);
+      // The writer has failed: the state is lost anyway.
+      if (kept_ == nullptr) continue;
+      Append(access, row, kept_.get());
+      added.push_back(row);
+      if (kept_->size == kept_->capacity()) {
+        complete();
+        writer_->Submit(std::move(kept_));
+      }
+    }
+    complete();
+    return true;
+  }
   // Copies what is elsewhere of the rows of a buffer, from its first on.
   void ReadElsewhere(const std::vector<RowIndex>& rows, BlockBuffer* buffer) {
     if (!rows.empty()) read_rows_(rows, RowsElsewhere(buffer));

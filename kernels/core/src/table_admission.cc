@@ -43,6 +43,14 @@ Status TableImpl::CheckOccurrences(const Occurrences& seen,
   return Status::Ok();
 }
 
+std::string TableImpl::ShowCoefficients() const {
+  std::string text;
+  for (const int64_t coefficient : options_.admission.coefficients) {
+    text += (text.empty() ? "" : ",") + std::to_string(coefficient);
+  }
+  return text.empty() ? "1" : text;
+}
+
 TableImpl::Seen TableImpl::Observe(const Occurrences& seen) {
   Seen result;
   result.trains = true;

@@ -27,6 +27,8 @@ constexpr int64_t kBlockBytes = int64_t{1} << 20;
 constexpr int64_t kMaxBlockElements = int64_t{1} << 16;
 constexpr int64_t kMinBuffers = 3;
 constexpr int64_t kMaxBuffers = 64;
+// One of so many buffers is kept for those whom training waits for.
+constexpr int64_t kHurriedShare = 4;
 // After so many bytes the kernel is asked to begin writing them, so that the
 // flush at the end has little left to do.
 constexpr int64_t kWriteBackBytes = int64_t{8} << 20;
@@ -271,6 +273,29 @@ struct TableFileWriter::Impl {
     }
   }
 
+  // For the holder of the mutex, as are the next two.
+  int64_t FreeBuffers() const {
+    return static_cast<int64_t>(empty.size()) + max_buffers - buffers;
+  }
+  // Until more than `others` are free, or a failure.
+  void WaitForFree(int64_t others, std::unique_lock<std::mutex>* lock) {
+    changed.wait(*lock, [this, others] {
+      return FreeBuffers() > others || !status.ok();
+    });
+  }
+  std::unique_ptr<BlockBuffer> TakeFree() {
+    if (!status.ok() || FreeBuffers() <= 0) return nullptr;
+    if (empty.empty()) {
+      ++buffers;
+      return std::make_unique<BlockBuffer>(row_columns, block_elements);
+    }
+    std::unique_ptr<BlockBuffer> buffer = std::move(empty.back());
+    empty.pop_back();
+    buffer->kind = BlockKind::kRows;
+    buffer->size = 0;
+    return buffer;
+  }
+
   void WaitUntilIdle(std::unique_lock<std::mutex>* lock) {
     changed.wait(*lock, [this] { return full.empty() && !busy; });
   }
@@ -340,19 +365,26 @@ Status TableFileWriter::Create(const std::string& prefix, int file_number,
 
 std::unique_ptr<BlockBuffer> TableFileWriter::Take() {
   std::unique_lock<std::mutex> lock(impl_->mutex);
-  if (impl_->empty.empty() && impl_->buffers < impl_->max_buffers) {
-    ++impl_->buffers;
-    return std::make_unique<BlockBuffer>(impl_->row_columns,
-                                         impl_->block_elements);
-  }
-  impl_->changed.wait(
-      lock, [this] { return !impl_->empty.empty() || !impl_->status.ok(); });
-  if (!impl_->status.ok()) return nullptr;
-  std::unique_ptr<BlockBuffer> buffer = std::move(impl_->empty.back());
-  impl_->empty.pop_back();
-  buffer->kind = BlockKind::kRows;
-  buffer->size = 0;
-  return buffer;
+  impl_->WaitForFree(0, &lock);
+  return impl_->TakeFree();
+}
+
+std::unique_ptr<BlockBuffer> TableFileWriter::TakeUnhurried() {
+  std::unique_lock<std::mutex> lock(impl_->mutex);
+  const int64_t others =
+      std::max<int64_t>(impl_->max_buffers / kHurriedShare, 1);
+  impl_->WaitForFree(others, &lock);
+  return impl_->TakeFree();
+}
+
+std::unique_ptr<BlockBuffer> TableFileWriter::TryTake() {
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  return impl_->TakeFree();
+}
+
+void TableFileWriter::WaitForBuffer() {
+  std::unique_lock<std::mutex> lock(impl_->mutex);
+  impl_->WaitForFree(0, &lock);
 }
 
 void TableFileWriter::Submit(std::unique_ptr<BlockBuffer> buffer) {

@@ -1,6 +1,14 @@
+#include <algorithm>
+#include <numeric>
+
 #include "table_impl.h"
 
 namespace mxrec {
+namespace {
+
+constexpr int64_t kRowsAtATime = 1 << 16;
+
+}  // namespace
 
 Status TableImpl::Offsets(Span<const Address> addresses, Span<int64_t> offsets,
                           bool* all_initialized) const {
@@ -45,6 +53,45 @@ Status TableImpl::InitializeRows(
     rows_->SetInitialized(row);
   }
   return Status::Ok();
+}
+
+Status TableImpl::BeginWrites(std::shared_ptr<RowWrites>* writes) {
+  if (!is_fixed()) return WrongKind("an offset");
+  *writes = writers_->Enter();
+  return Status::Ok();
+}
+
+Status TableImpl::KeepRows(Span<const int64_t> offsets, RowWrites* writes) {
+  SharedLock layout(layout_lock_);
+  const Status status = CheckOffsets(offsets);
+  if (!status.ok()) return status;
+  writes->Add(offsets);
+  bool any_pending = false;
+  {
+    SharedLock row_content(rows_lock_);
+    for (const int64_t offset : offsets) {
+      if (offset < 0) continue;
+      const RowIndex row = static_cast<RowIndex>(offset);
+      // A lookup before a save began may have noted that, too, but for that
+      // save.
+      if (tracker_ != nullptr) tracker_->Changed(row);
+      any_pending |= snapshot_ != nullptr && snapshot_->IsPending(row);
+    }
+  }
+  if (any_pending) KeepForWrites(offsets);
+  return Status::Ok();
+}
+
+void TableImpl::KeepForWrites(Span<const int64_t> offsets) {
+  SharedLock keeping(keeping_lock_);
+  while (true) {
+    {
+      UniqueLock row_content(rows_lock_);
+      if (snapshot_ == nullptr || snapshot_->TryKeep(*rows_, offsets)) return;
+    }
+    // Without a lock that others need. No snapshot ends meanwhile.
+    snapshot_->writer()->WaitForBuffer();
+  }
 }
 
 // For the holder of the layout lock.
@@ -106,7 +153,16 @@ Status TableImpl::ResetSlots(Span<const int64_t> offsets,
 
 void TableImpl::ForgetInitializedRows() {
   SharedLock layout(layout_lock_);
-  if (rows_ != nullptr) rows_->ForgetInitialized();
+  if (rows_ == nullptr) return;
+  // A save needs what they have been.
+  const int64_t rows = std::min(rows_->capacity(), rows_->rows_allocated());
+  std::vector<int64_t> offsets(std::min(rows, kRowsAtATime));
+  for (int64_t first = 0; first < rows; first += kRowsAtATime) {
+    offsets.resize(std::min(rows - first, kRowsAtATime));
+    std::iota(offsets.begin(), offsets.end(), first);
+    KeepForWrites(offsets);
+  }
+  rows_->ForgetInitialized();
 }
 
 }  // namespace mxrec

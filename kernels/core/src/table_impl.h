@@ -2,7 +2,7 @@
 // subject: keys and addresses (table_keys.cc), reading rows (table_read.cc),
 // updates (table_update.cc), rows kept elsewhere (table_fixed.cc), admission
 // (table_admission.cc), eviction (table_evict.cc), files (table_snapshot.cc,
-// table_restore.cc), and the table as a whole (table.cc).
+// table_restore.cc, table_filler.cc), and the table as a whole (table.cc).
 #ifndef MXREC_SRC_TABLE_IMPL_H_
 #define MXREC_SRC_TABLE_IMPL_H_
 
@@ -14,6 +14,7 @@
 #include <shared_mutex>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "candidates.h"
@@ -29,6 +30,7 @@
 #include "shard_index.h"
 #include "snapshot.h"
 #include "step_clock.h"
+#include "write_gate.h"
 
 namespace mxrec {
 
@@ -85,6 +87,11 @@ class TableImpl final : public Table {
   Status InitializeRows(
       Span<const int64_t> offsets,
       const std::function<void(int64_t, const float*)>& write) override;
+  Status BeginWrites(std::shared_ptr<RowWrites>* writes) override;
+  bool WaitForWrites(std::function<void()> may_begin) override {
+    return writers_->WaitUntilOpen(std::move(may_begin));
+  }
+  Status KeepRows(Span<const int64_t> offsets, RowWrites* writes) override;
   Status TrainedPositions(Span<const int64_t> offsets,
                           std::vector<int64_t>* positions) const override;
   void ForgetInitializedRows() override;
@@ -343,6 +350,12 @@ class TableImpl final : public Table {
   Status Stream(const SaveRequest& request, SaveKind kind,
                 TableFileWriter* writer, Manifest* manifest,
                 bool* layout_changed);
+  struct OpensGate {
+    void operator()(WriteGate* gate) const { gate->Open(); }
+  };
+  using ClosedGate = std::unique_ptr<WriteGate, OpensGate>;
+  bool ShareRows(const SaveRequest& request, ClosedGate* closed,
+                 int64_t* steps);
   void BeginTracking(const SaveRequest& request, int64_t rows);
   Status WriteEvicted(const std::vector<Key>& evicted, const Manifest& manifest,
                       TableFileWriter* writer) const;
@@ -351,7 +364,16 @@ class TableImpl final : public Table {
   Status CopyPending(Snapshot* snapshot, int64_t* row, BlockBuffer* buffer);
   void ReadRowsElsewhere(const SaveRequest& request, Span<const RowIndex> rows,
                          float* out) const;
+  void FillSlots(const SlotLayout& slots, float* row) const;
+  // For the holder of a shared layout lock.
+  void KeepForWrites(Span<const int64_t> offsets);
   Status CopyCandidates();
+  // Whether counts, and so what an occurrence counts, matter to anyone.
+  bool HasCoefficients() const {
+    return options_.admission.admits() ||
+           !options_.admission.coefficients.empty();
+  }
+  std::string ShowCoefficients() const;
   void UncountAll();
   void RestoreAdmission(const Manifest& manifest, bool has_times,
                         RestoreReport* report);
@@ -367,10 +389,11 @@ class TableImpl final : public Table {
   const std::unordered_set<Key> padding_keys_;
   uint32_t nonce_;  // guarded by layout_lock_
 
-  // Order of acquisition: layout, inserts, rows, shards from first to last,
-  // then those of freed rows, of erased keys and of steps. The mutex of
+  // Order of acquisition: layout, keeping, inserts, rows, shards from first to
+  // last, then those of freed rows, of erased keys and of steps. The mutex of
   // evictions comes before all that it does; a lookup only tries it.
   mutable RwLock layout_lock_;      // exclusive: rows_ replaced, or slots added
+  RwLock keeping_lock_;             // exclusive: a snapshot ends
   mutable RwLock inserts_lock_;     // exclusive: no key comes, goes or counts
   mutable RwLock rows_lock_;        // exclusive: row content and marks change
   std::unique_ptr<RowStore> rows_;  // null once released
@@ -385,7 +408,7 @@ class TableImpl final : public Table {
   mutable std::mutex saving_path_mutex_;
   std::string saving_path_;  // guarded by saving_path_mutex_
   // Of the save under way, else null. Set and cleared under the exclusive
-  // inserts and rows locks.
+  // inserts and rows locks; cleared under that of keeping, too.
   Snapshot* snapshot_ = nullptr;
   bool snapshot_is_delta_ = false;
   // From the first save that deltas may build on. Set under the same locks.
@@ -395,6 +418,7 @@ class TableImpl final : public Table {
   SavedChain chain_;
   SavedChain next_chain_;
   const std::shared_ptr<StepClock> steps_ = std::make_shared<StepClock>();
+  const std::shared_ptr<WriteGate> writers_ = std::make_shared<WriteGate>();
   std::atomic<int64_t> access_threshold_;
   std::atomic<bool> is_frozen_;
   std::atomic<int64_t> newest_time_{0};

@@ -1,18 +1,16 @@
 // Restoring a table from files.
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
-#include <cstring>
-#include <unordered_set>
 #include <utility>
 
 #include "hash.h"
 #include "mxrec/saving.h"
+#include "table_filler.h"
 #include "table_impl.h"
 
 namespace mxrec {
 namespace {
-
-constexpr int64_t kAhead = 16;  // keys whose bucket is fetched
 
 using Readers = std::vector<std::unique_ptr<TableFileReader>>;
 
@@ -27,15 +25,6 @@ std::string ShowSlots(const std::string& optimizer,
   std::string text = "slots of " + optimizer + " (initial values";
   for (const float value : initials) text += " " + std::to_string(value);
   return text + ")";
-}
-
-int ColumnOf(const Manifest& manifest, BlockKind kind, const char* name) {
-  const auto columns = manifest.columns.find(kind);
-  if (columns == manifest.columns.end()) return -1;
-  for (size_t i = 0; i < columns->second.size(); ++i) {
-    if (columns->second[i].name == name) return static_cast<int>(i);
-  }
-  return -1;
 }
 
 Status OpenAll(const RestoreRequest& request, Readers* readers) {
@@ -55,193 +44,6 @@ int PartOf(Key key, int parts) {
   return static_cast<int>(HashKey(key) % static_cast<uint64_t>(parts));
 }
 
-// Puts the keys of files into a table that is held exclusively, newest file
-// first: a key that is there already, or that a newer file calls evicted, is
-// stale.
-class TableImpl::Filler {
- public:
-  Filler(TableImpl* table, const RestoreRequest& request)
-      : table_(table), request_(request) {}
-
-  Status Add(TableFileReader* reader) {
-    const Manifest& manifest = reader->manifest();
-    keys_column_ = ColumnOf(manifest, BlockKind::kRows, "keys");
-    counts_column_ = ColumnOf(manifest, BlockKind::kRows, "counts");
-    rows_column_ = ColumnOf(manifest, BlockKind::kRows, "rows");
-    file_stride_ = manifest.stride();
-    std::vector<Key> evicted;
-    times_column_ = ColumnOf(manifest, BlockKind::kRows, "times");
-    std::vector<Key> history;
-    const Status status = reader->Read([&](const Block& block) {
-      if (block.kind == BlockKind::kHistory) {
-        return AddHistory(block, &history);
-      }
-      if (block.kind == BlockKind::kEvicted) {
-        const Key* keys = block.column<Key>(0);
-        evicted.insert(evicted.end(), keys, keys + block.size);
-        return Status::Ok();
-      }
-      return block.kind == BlockKind::kRows ? AddRows(block) : Status::Ok();
-    });
-    evicted_.insert(evicted.begin(), evicted.end());
-    settled_.insert(history.begin(), history.end());
-    return status;
-  }
-
-  // There are older files, which may say something else of candidates.
-  void KeepHistory() { keeps_history_ = true; }
-  bool has_times() const { return times_column_ >= 0; }
-  int64_t added() const { return added_; }
-  int64_t skipped() const { return skipped_; }
-
- private:
-  Status AddRows(const Block& block) {
-    const Key* const keys = block.column<Key>(keys_column_);
-    taken_.clear();
-    for (int64_t i = 0; i < block.size; ++i) {
-      if (request_.parts > 1 &&
-          PartOf(keys[i], request_.parts) != request_.part) {
-        ++skipped_;
-        continue;
-      }
-      if (!evicted_.empty() && evicted_.count(keys[i]) > 0) continue;
-      taken_.push_back(i);
-    }
-    rows_.clear();
-    Status status = Insert(keys);
-    if (!status.ok()) return status;
-    Fill(block, keys);
-    added_ += static_cast<int64_t>(rows_.size());
-    return status;
-  }
-
-  Status AddHistory(const Block& block, std::vector<Key>* history) {
-    const auto& admission = table_->options_.admission;
-    if (!admission.admits()) return Status::Ok();
-    const Key* const keys = block.column<Key>(0);
-    const int64_t* const counts = block.column<int64_t>(1);
-    const int64_t* const times = block.column<int64_t>(2);
-    for (int64_t i = 0; i < block.size; ++i) {
-      const Key key = keys[i];
-      if (request_.parts > 1 && PartOf(key, request_.parts) != request_.part) {
-        continue;
-      }
-      if (keeps_history_) history->push_back(key);
-      if (evicted_.count(key) > 0 || settled_.count(key) > 0) continue;
-      const uint64_t hash = HashKey(key);
-      Shard* const shard = table_->shards_[ShardOf(hash)].get();
-      RowIndex row = 0;
-      if (counts[i] < 0 || shard->index.Find(hash, key, *table_->rows_, &row)) {
-        continue;
-      }
-      Candidates::Entry* const entry = shard->candidates.FindOrAdd(hash, key);
-      entry->count = counts[i];
-      entry->time = times[i];
-      if (admission.shared_counts != nullptr) {
-        admission.shared_counts->Add(key, counts[i]);
-      }
-    }
-    return Status::Ok();
-  }
-
-  // Leaves in taken_ the positions of keys that were missing, with their new
-  // rows in rows_.
-  Status Insert(const Key* keys) {
-    const int64_t n = static_cast<int64_t>(taken_.size());
-    int64_t kept = 0;
-    const auto shard_of = [&](int64_t i) -> std::pair<uint64_t, Shard*> {
-      const uint64_t hash = HashKey(keys[taken_[i]]);
-      return {hash, table_->shards_[ShardOf(hash)].get()};
-    };
-    for (int64_t i = 0; i < n; ++i) {
-      if (i + kAhead < n) {
-        const auto ahead = shard_of(i + kAhead);
-        ahead.second->index.PrefetchBucket(ahead.first);
-      }
-      const auto at = shard_of(i);
-      RowIndex row = 0;
-      if (at.second->index.Find(at.first, keys[taken_[i]], *table_->rows_,
-                                &row)) {
-        continue;
-      }
-      if (!at.second->index.Reserve(*table_->rows_)) {
-        return Status::ResourceExhausted("table '" + table_->options_.name +
-                                         "': no memory to index more "
-                                         "than " +
-                                         std::to_string(added_) + " keys");
-      }
-      const Status status = table_->rows_->Allocate(1, &row);
-      if (!status.ok()) return status;
-      *table_->rows_->KeyOf(row) = keys[taken_[i]];
-      at.second->index.Insert(at.first, row);
-      rows_.push_back(row);
-      taken_[kept++] = taken_[i];
-    }
-    taken_.resize(kept);
-    return Status::Ok();
-  }
-
-  void Fill(const Block& block, const Key* keys) {
-    const RowAccess access = *table_->rows_;
-    const bool fixed = table_->is_fixed();
-    const int64_t dim = table_->options_.dim;
-    const std::vector<float>& initials =
-        fixed ? request_.slots.initial_values : table_->slots_.initial_values;
-    const int64_t stride = dim * (1 + static_cast<int64_t>(initials.size()));
-    // Slots of the file go along only if they are those of the table.
-    const int64_t copied =
-        request_.with_slots && file_stride_ == stride ? stride : dim;
-    const float* const from = block.column<float>(rows_column_);
-    if (fixed) buffer_.resize(rows_.size() * stride);
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      float* const to =
-          fixed ? buffer_.data() + i * stride : access.Row(rows_[i]);
-      std::memcpy(to, from + taken_[i] * file_stride_, copied * sizeof(float));
-      for (int64_t at = copied; at < stride; at += dim) {
-        std::fill_n(to + at, dim, initials[at / dim - 1]);
-      }
-      if (table_->options_.record_counts) {
-        const int64_t count =
-            counts_column_ < 0
-                ? 0
-                : block.column<int64_t>(counts_column_)[taken_[i]];
-        access.CountOf(rows_[i])->store(count, std::memory_order_relaxed);
-        const auto& shared = table_->options_.admission.shared_counts;
-        if (shared != nullptr) shared->Add(keys[taken_[i]], count);
-      }
-      if (table_->options_.admission.record_times) {
-        const int64_t time =
-            times_column_ < 0 ? 0
-                              : block.column<int64_t>(times_column_)[taken_[i]];
-        access.TimeOf(rows_[i])->store(time, std::memory_order_relaxed);
-      }
-      if (!table_->padding_keys_.empty() &&
-          table_->padding_keys_.count(keys[taken_[i]]) > 0) {
-        access.Freeze(rows_[i]);
-      }
-      if (fixed) access.SetInitialized(rows_[i]);
-      access.MakeVisible(rows_[i]);
-    }
-    if (fixed && !rows_.empty()) request_.write_rows(rows_, buffer_.data());
-  }
-
-  TableImpl* const table_;
-  const RestoreRequest& request_;
-  std::unordered_set<Key> evicted_;
-  int keys_column_ = 0;
-  int counts_column_ = -1;
-  int times_column_ = -1;
-  bool keeps_history_ = false;
-  std::unordered_set<Key> settled_;  // candidates or none, by a newer file
-  int rows_column_ = 0;
-  int64_t file_stride_ = 0;
-  std::vector<int64_t> taken_;
-  std::vector<RowIndex> rows_;
-  std::vector<float> buffer_;
-  int64_t added_ = 0;
-  int64_t skipped_ = 0;
-};
-
 // That the files are of a table like this one. Nothing is changed.
 Status TableImpl::CheckSaved(const RestoreRequest& request,
                              const Manifest& manifest) const {
@@ -257,15 +59,24 @@ Status TableImpl::CheckSaved(const RestoreRequest& request,
                                    manifest.key_dtype + ", expected " +
                                    request.key_dtype);
   }
-  const SlotLayout& slots = is_fixed() ? request.slots : slots_;
-  if (request.with_slots && !manifest.optimizer.empty() &&
-      (is_fixed() || !slots.optimizer.empty()) && !slots.optimizer.empty() &&
-      !SameSlots(manifest, slots)) {
+  const auto differ = [&](const SlotLayout& slots) {
+    return request.with_slots && !manifest.optimizer.empty() &&
+           !slots.optimizer.empty() && !SameSlots(manifest, slots);
+  };
+  if (!is_fixed() && differ(slots_)) {
     return Status::InvalidArgument(
         who + "with " + ShowSlots(manifest.optimizer, manifest.slot_initials) +
         ", but the table has " +
-        ShowSlots(slots.optimizer, slots.initial_values) +
+        ShowSlots(slots_.optimizer, slots_.initial_values) +
         "; train it with the same optimizer");
+  }
+  if (differ(request.slots)) {
+    return Status::InvalidArgument(
+        who + "with " + ShowSlots(manifest.optimizer, manifest.slot_initials) +
+        ", but the table " + (is_fixed() ? "has " : "is trained here with ") +
+        ShowSlots(request.slots.optimizer, request.slots.initial_values) +
+        "; train it with the same optimizer, or take the rows alone by a warm "
+        "start");
   }
   if (is_fixed() && request.parts == 1 &&
       manifest.size > options_.fixed_capacity) {
@@ -277,9 +88,24 @@ Status TableImpl::CheckSaved(const RestoreRequest& request,
         "with init(use_dynamic_expansion=True)");
   }
   for (const char* column : {"keys", "rows"}) {
-    if (ColumnOf(manifest, BlockKind::kRows, column) < 0) {
+    if (manifest.ColumnOf(BlockKind::kRows, column) < 0) {
       return Status::DataLoss(who + "without " + column);
     }
+  }
+  for (const Column& column : manifest.columns.at(BlockKind::kRows)) {
+    const bool is_rows = column.name == "rows";
+    const int64_t width = is_rows ? manifest.stride() : 1;
+    if (column.width == width &&
+        column.dtype == (is_rows ? "float32" : "int64")) {
+      continue;
+    }
+    if (!is_rows && column.name != "keys" && column.name != "counts" &&
+        column.name != "times") {
+      continue;
+    }
+    return Status::DataLoss(who + "with " + column.name + " of " +
+                            std::to_string(column.width) + " " + column.dtype +
+                            ", expected " + std::to_string(width));
   }
   return Status::Ok();
 }
@@ -347,8 +173,7 @@ Status TableImpl::Clear() {
 }
 
 // What is configured wins over what was saved, and whether the table is frozen
-// is told by what was saved with the same configuration. Not saved:
-// coefficients, which belong to lookups.
+// is told by what was saved with the same configuration.
 void TableImpl::RestoreAdmission(const Manifest& manifest, bool has_times,
                                  RestoreReport* report) {
   const AdmissionOptions& admission = options_.admission;
@@ -370,15 +195,22 @@ void TableImpl::RestoreAdmission(const Manifest& manifest, bool has_times,
       saved("access_threshold") == admission.access_threshold;
   is_frozen_.store(admission.access_threshold == 0 || stays_frozen,
                    std::memory_order_relaxed);
+  const auto compare = [report](const std::string& name, const std::string& now,
+                                const std::string& before) {
+    if (before == now) return;
+    report->differences += (report->differences.empty() ? "" : ", ") + name +
+                           " " + now + " (saved with " + before + ")";
+  };
   for (const auto& [name, now] :
        {std::pair<const char*, int64_t>{"access_threshold",
                                         admission.access_threshold},
         {"eviction_threshold", admission.eviction_threshold}}) {
-    if (saved(name) == now) continue;
-    report->differences +=
-        std::string(report->differences.empty() ? "" : ", ") + name + " " +
-        std::to_string(now) + " (saved with " + std::to_string(saved(name)) +
-        ")";
+    compare(name, std::to_string(now), std::to_string(saved(name)));
+  }
+  // Earlier files do not have it.
+  const auto coefficients = manifest.notes.find("faae_coefficient");
+  if (HasCoefficients() && coefficients != manifest.notes.end()) {
+    compare(coefficients->first, ShowCoefficients(), coefficients->second);
   }
 }
 
@@ -417,7 +249,7 @@ Status TableImpl::Restore(const RestoreRequest& request,
   // files that are not.
   if (size() > 0) {
     for (const auto& reader : readers) {
-      status = reader->Verify();
+      status = reader->Verify(request.threads);
       if (!status.ok()) return status;
     }
   }
@@ -445,6 +277,16 @@ Status TableImpl::Restore(const RestoreRequest& request,
   }
   status = ResetContent(slots);
   if (!status.ok()) return status;
+  // A shard that grows step by step would hash its keys again and again. What
+  // manifests say is checked against what is there.
+  int64_t expected = 0;
+  for (const auto& reader : readers) expected += reader->most_rows();
+  expected = std::min(expected, manifest.size) / request.parts;
+  for (const auto& shard : shards_) {
+    // The most keys that a shard is likely to have.
+    const double keys = static_cast<double>(expected) / kShards;
+    shard->index.Prepare(static_cast<int64_t>(keys + std::sqrt(keys)));
+  }
   Filler filler(this, request);
   for (auto reader = readers.rbegin(); reader != readers.rend(); ++reader) {
     if (readers.size() > 1) filler.KeepHistory();

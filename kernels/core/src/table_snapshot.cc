@@ -1,6 +1,7 @@
 // Saving a table while it is used.
 #include <algorithm>
 #include <chrono>
+#include <thread>
 #include <utility>
 
 #include "hash.h"
@@ -16,6 +17,9 @@ constexpr int64_t kBufferShare = 20;
 constexpr int64_t kRowsPerLook = 1 << 16;
 constexpr size_t kEvictedPerBlock = 1 << 16;
 constexpr int64_t kHistoryPerBlock = 1 << 15;
+// For those who write: at first so small a part of the whole wait.
+constexpr int kFirstWait = 64;
+constexpr std::chrono::milliseconds kLeastWait{5};
 
 const char* NameOf(InitializerKind kind) {
   switch (kind) {
@@ -166,6 +170,31 @@ void TableImpl::BeginTracking(const SaveRequest& request, int64_t rows) {
     shard->changed_saving.insert(shard->changed.begin(), shard->changed.end());
     shard->changed.clear();
   }
+  // What is being written now is not all in this save.
+  writers_->ForEachInside([this](const RowWrites& writes) {
+    writes.ForEach([this](RowIndex row) { tracker_->Changed(row); });
+  });
+}
+
+// True if the rows go on being written during the save: `closed` then keeps
+// everybody from that until it is dropped.
+bool TableImpl::ShareRows(const SaveRequest& request, ClosedGate* closed,
+                          int64_t* steps) {
+  if (!is_fixed() || !request.share_rows) return false;
+  // Longer and longer, and open in between: the saves of two tables might each
+  // wait for a step that waits at the other's gate.
+  std::chrono::milliseconds left = request.wait_for_writes;
+  std::chrono::milliseconds wait = std::max(left / kFirstWait, kLeastWait);
+  while (!writers_->Close(std::min(wait, left))) {
+    left -= wait;
+    wait *= 2;
+    if (left.count() <= 0) return false;
+    std::this_thread::sleep_for(kLeastWait);
+  }
+  closed->reset(writers_.get());
+  const bool shares = request.share_rows(steps);
+  if (!shares) closed->reset();
+  return shares;
 }
 
 Status TableImpl::Stream(const SaveRequest& request, SaveKind kind,
@@ -174,12 +203,15 @@ Status TableImpl::Stream(const SaveRequest& request, SaveKind kind,
   std::unique_ptr<Snapshot> snapshot;
   std::vector<Key> evicted;
   int64_t steps = request.steps;
-  if (request.hold_rows) request.hold_rows(&steps);
+  auto begin = std::chrono::steady_clock::now();
+  ClosedGate closed;
+  const bool shares_rows = ShareRows(request, &closed, &steps);
+  if (!shares_rows && request.hold_rows) request.hold_rows(&steps);
   {
     SharedLock layout(layout_lock_);
     UniqueLock inserts(inserts_lock_);
     UniqueLock row_content(rows_lock_);
-    const auto begin = std::chrono::steady_clock::now();
+    if (!shares_rows) begin = std::chrono::steady_clock::now();
     if (rows_ == nullptr) return ReleasedError();
     const SlotLayout& slots = is_fixed() ? request.slots : slots_;
     if (slots.optimizer != manifest->optimizer ||
@@ -196,6 +228,9 @@ Status TableImpl::Stream(const SaveRequest& request, SaveKind kind,
         writer, rows, rows_->stride(), options_.record_counts,
         options_.admission.record_times, read_rows, manifest->stride());
     if (kind != SaveKind::kPlain) BeginTracking(request, rows);
+    if (is_fixed()) {
+      manifest->notes["rows_stood_still"] = shares_rows ? "0" : "1";
+    }
     if (kind == SaveKind::kDelta) evicted = tracker_->EvictedSaving();
     const int64_t left_out = MarkPending(request, kind, snapshot.get());
     for (const auto& shard : shards_) {
@@ -211,6 +246,9 @@ Status TableImpl::Stream(const SaveRequest& request, SaveKind kind,
       manifest->notes["frozen"] = std::to_string(state.is_frozen ? 1 : 0);
       manifest->notes["newest_time"] = std::to_string(state.newest_time);
     }
+    if (HasCoefficients()) {
+      manifest->notes["faae_coefficient"] = ShowCoefficients();
+    }
     manifest->size = size() - left_out;
     manifest->steps = is_fixed() ? steps : slot_steps_;
     manifest->updates = update_count_.load(std::memory_order_relaxed);
@@ -220,10 +258,11 @@ Status TableImpl::Stream(const SaveRequest& request, SaveKind kind,
         std::chrono::duration_cast<std::chrono::microseconds>(end - begin)
             .count());
   }
+  closed.reset();
   Status status = WriteEvicted(evicted, *manifest, writer);
   int64_t row = 0;
   while (status.ok() && row < snapshot->rows()) {
-    std::unique_ptr<BlockBuffer> buffer = writer->Take();
+    std::unique_ptr<BlockBuffer> buffer = writer->TakeUnhurried();
     if (buffer == nullptr) break;
     status = CopyPending(snapshot.get(), &row, buffer.get());
     writer->Submit(std::move(buffer));
@@ -234,6 +273,7 @@ Status TableImpl::Stream(const SaveRequest& request, SaveKind kind,
   if (status.ok()) status = CopyCandidates();
   {
     SharedLock layout(layout_lock_);
+    UniqueLock keeping(keeping_lock_);
     UniqueLock inserts(inserts_lock_);
     UniqueLock row_content(rows_lock_);
     for (const auto& shard : shards_) shard->candidates_pending = false;
@@ -342,16 +382,36 @@ void TableImpl::KeepCandidates(Shard* shard) {
 // anew, too.
 void TableImpl::ReadRowsElsewhere(const SaveRequest& request,
                                   Span<const RowIndex> rows, float* out) const {
-  request.read_rows(rows, out);
-  for (const RowIndex row : rows) {
-    const bool is_initialized = rows_->IsInitialized(row);
-    if (!is_initialized) initializer_.Fill(*rows_->KeyOf(row), out);
-    out += options_.dim;
-    const bool begins_slots = !is_initialized || rows_->HasStaleSlots(row);
-    for (const float initial : request.slots.initial_values) {
-      if (begins_slots) std::fill_n(out, options_.dim, initial);
-      out += options_.dim;
+  const int64_t slots =
+      static_cast<int64_t>(request.slots.initial_values.size());
+  const int64_t stride = options_.dim * (1 + slots);
+  // In one go those between rows that nobody has written, which somebody may be
+  // about to.
+  int64_t first = 0;
+  for (int64_t i = 0; i <= rows.size(); ++i) {
+    const bool is_written = i < rows.size() && rows_->IsInitialized(rows[i]);
+    if (is_written) continue;
+    if (first < i) {
+      request.read_rows(Span<const RowIndex>(rows.data() + first, i - first),
+                        out + first * stride);
     }
+    for (; first < i; ++first) {
+      if (rows_->HasStaleSlots(rows[first])) {
+        FillSlots(request.slots, out + first * stride);
+      }
+    }
+    if (i == rows.size()) return;
+    initializer_.Fill(*rows_->KeyOf(rows[i]), out + i * stride);
+    FillSlots(request.slots, out + i * stride);
+    first = i + 1;
+  }
+}
+
+// With what the slots of a row begin with.
+void TableImpl::FillSlots(const SlotLayout& slots, float* row) const {
+  for (const float initial : slots.initial_values) {
+    row += options_.dim;
+    std::fill_n(row, options_.dim, initial);
   }
 }
 
@@ -385,15 +445,20 @@ Status TableImpl::CopyPending(Snapshot* snapshot, int64_t* row,
         break;
       }
       snapshot->Append(access, pending, buffer);
-      if (is_fixed()) elsewhere.push_back(pending);
-      copied |= uint64_t{1} << bit;
+      if (is_fixed()) {
+        elsewhere.push_back(pending);
+      } else {
+        copied |= uint64_t{1} << bit;
+      }
       word &= word - 1;
     }
     if (copied != 0) {
       words[first >> 6].fetch_and(~copied, std::memory_order_release);
     }
   }
+  // Who sees that a row is not pending writes it without a lock of the table.
   snapshot->ReadElsewhere(elsewhere, buffer);
+  for (const RowIndex row : elsewhere) snapshot->ClearPending(row);
   return Status::Ok();
 }
 

@@ -106,6 +106,19 @@ TEST(Crc32c_IsTheKnownFunction) {
   EXPECT_EQ(Crc32c(Crc32c(0, "1234", 4), "56789", 5), 0xE3069283u);
 }
 
+// Long ones are computed in lanes; bytes one by one are not.
+TEST(Crc32c_IsTheSameInPieces) {
+  Rng rng(3);
+  std::vector<uint8_t> bytes(40000);
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(rng());
+  for (const size_t n :
+       {0, 1, 7, 2047, 6143, 6144, 6145, 12288, 20000, 40000}) {
+    uint32_t crc = 99;
+    for (size_t i = 0; i < n; ++i) crc = Crc32c(crc, &bytes[i], 1);
+    EXPECT_EQ(Crc32c(99, bytes.data(), n), crc);
+  }
+}
+
 TEST(Manifest_ComesBackFromItsText) {
   Manifest manifest;
   manifest.table = "user.table_1";
@@ -244,6 +257,32 @@ TEST(Checkpoint_WithoutSlotsTheyBeginAnew) {
   EXPECT_EQ(Export(*other)[1].row[3], adagrad.initial_accumulator_value);
 }
 
+TEST(Checkpoint_SlotsOfAnOptimizerToComeAreExpected) {
+  const TemporaryDirectory directory;
+  const auto table = MakeTable(Options("t", 3));
+  Train(table.get(), {1, 2}, 0.1f);
+  RestoreRequest request;
+  request.prefix = directory / "m";
+  request.saved = Save(table.get(), directory / "m");
+  request.slots = {"Adagrad", {0.9f}};
+  const auto fresh = MakeTable(Options("t", 3));
+  RestoreReport report;
+  const Status status = fresh->Restore(request, &report);
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_TRUE(status.message().find("with slots of LazyAdam") !=
+              std::string::npos);
+  EXPECT_TRUE(status.message().find("trained here with slots of Adagrad") !=
+              std::string::npos);
+  EXPECT_EQ(fresh->size(), 0);
+  request.with_slots = false;
+  ASSERT_OK(fresh->Restore(request, &report));
+  EXPECT_EQ(fresh->stride(), 3);
+  request.with_slots = true;
+  request.slots = {"LazyAdam", {0, 0}};
+  ASSERT_OK(fresh->Restore(request, &report));
+  EXPECT_TRUE(SameBits(Export(*fresh), Export(*table)));
+}
+
 TEST(Checkpoint_PartsDivideTheKeys) {
   const TemporaryDirectory directory;
   const auto table = MakeTable(Options("t", 3));
@@ -267,6 +306,268 @@ TEST(Checkpoint_PartsDivideTheKeys) {
     }
   }
   EXPECT_TRUE(SameBits(all, Export(*table)));
+}
+
+// Rows, as an eviction that has to choose meets them.
+std::vector<Key> KeysByRow(const Table& table,
+                           const std::map<Key, ExportedRow>& exported) {
+  std::map<RowIndex, Key> by_row;
+  for (const auto& entry : exported) {
+    by_row[RowOf(Find(table, {entry.first})[0])] = entry.first;
+  }
+  std::vector<Key> keys;
+  for (const auto& entry : by_row) keys.push_back(entry.second);
+  return keys;
+}
+
+std::set<std::vector<int64_t>> CandidatesOf(const Table& table) {
+  std::set<std::vector<int64_t>> found;
+  EXPECT_OK(table.ExportCandidates(100, [&](const CandidateChunk& chunk) {
+    for (int64_t i = 0; i < chunk.keys.size(); ++i) {
+      found.insert({chunk.keys[i], chunk.counts[i], chunk.times[i]});
+    }
+    return Status::Ok();
+  }));
+  return found;
+}
+
+// Whichever block comes first.
+TEST(Checkpoint_AKeyWithARowIsNoCandidate) {
+  const TemporaryDirectory directory;
+  for (const bool rows_first : {true, false}) {
+    Manifest manifest;
+    manifest.table = "t";
+    manifest.dim = 2;
+    manifest.size = 1;
+    manifest.columns[BlockKind::kRows] = {{"keys", "int64", 1},
+                                          {"rows", "float32", 2}};
+    manifest.columns[BlockKind::kHistory] = {
+        {"keys", "int64", 1}, {"counts", "int64", 1}, {"times", "int64", 1}};
+    const std::string prefix = directory / (rows_first ? "rows" : "history");
+    ASSERT_OK(PrepareFile(prefix, 0, &manifest));
+    std::unique_ptr<TableFileWriter> writer;
+    ASSERT_OK(TableFileWriter::Create(prefix, 0, manifest, 1 << 20, &writer));
+    BlockBuffer rows(manifest.columns[BlockKind::kRows], 1);
+    rows.kind = BlockKind::kRows;
+    rows.size = 1;
+    rows.column<Key>(0)[0] = 7;
+    rows.column<float>(1)[0] = 1.5f;
+    rows.column<float>(1)[1] = 2.5f;
+    BlockBuffer history(manifest.columns[BlockKind::kHistory], 2);
+    history.kind = BlockKind::kHistory;
+    history.size = 2;
+    for (int i = 0; i < 2; ++i) {
+      history.column<Key>(0)[i] = 7 + i;
+      history.column<int64_t>(1)[i] = 1;
+      history.column<int64_t>(2)[i] = 3;
+    }
+    ASSERT_OK(writer->WriteBlock(rows_first ? &rows : &history));
+    ASSERT_OK(writer->WriteBlock(rows_first ? &history : &rows));
+    SavedTable saved;
+    saved.files.resize(1);
+    ASSERT_OK(writer->Finish(&manifest, &saved.files[0]));
+    saved.manifest = manifest;
+    TableOptions options = Options("t", 2);
+    options.admission.access_threshold = 2;
+    const auto table = MakeTable(options);
+    ASSERT_OK(Restore(table.get(), prefix, saved));
+    EXPECT_EQ(table->size(), 1);
+    EXPECT_TRUE(SameBits(Gather(*table, Find(*table, {7})), {1.5f, 2.5f}));
+    EXPECT_TRUE(CandidatesOf(*table) ==
+                (std::set<std::vector<int64_t>>{{8, 1, 3}}));
+  }
+}
+
+// A base of many blocks, of rows and of candidates, and a delta; and what was
+// in the table at both.
+struct LargeTable {
+  static constexpr int kDim = 64;
+  static constexpr int64_t kKeys = 16000;
+
+  explicit LargeTable(const TemporaryDirectory& directory)
+      : options(Options("t", kDim)) {
+    options.admission.access_threshold = 2;
+    options.admission.record_times = true;
+    options.padding_keys = {5, 11000};
+    table = MakeTable(options);
+    See(KeyRange(0, kKeys + 500), 100);
+    See(KeyRange(0, kKeys), 200);
+    Update(KeyRange(0, kKeys));
+    states.push_back(Export(*table));
+    Save(directory / "m-0", SaveKind::kBase);
+    See(KeyRange(9000, 3000), 300);
+    See(KeyRange(kKeys, 100), 300);
+    Update(KeyRange(9000, 3000));
+    {
+      // Keys of before are evicted, but for those of the last two steps.
+      Evicted evicted;
+      EXPECT_OK(table->Evict(100, &evicted));
+      EXPECT_LT(0, evicted.keys);
+    }
+    See(KeyRange(100, 50), 400);
+    states.push_back(Export(*table));
+    Save(directory / "m-1", SaveKind::kDelta);
+    candidates = CandidatesOf(*table);
+  }
+
+  void See(const std::vector<Key>& keys, int64_t time) {
+    const auto step = BeginStep(table.get());
+    std::vector<Address> addresses(keys.size());
+    const std::vector<int64_t> times = {time};
+    Occurrences seen;
+    seen.times = times;
+    ASSERT_OK(table->FindOrAdmit(keys, {}, seen, addresses, Serial()));
+  }
+  void Update(const std::vector<Key>& keys) {
+    const auto step = BeginStep(table.get());
+    Rng rng(keys.size());
+    const auto gradients =
+        RandomGradients(&rng, static_cast<int64_t>(keys.size()), kDim);
+    ASSERT_OK(table->ApplyLazyAdam(Find(*table, keys), gradients.data(), {},
+                                   Serial()));
+  }
+  void Save(const std::string& prefix, SaveKind kind) {
+    SaveRequest request = SaveTo(prefix);
+    request.kind = kind;
+    SavedTable one;
+    ASSERT_OK(table->Save(request, &one));
+    table->CommitSave(prefix);
+    saved.push_back(one);
+  }
+
+  TableOptions options;
+  std::shared_ptr<Table> table;
+  std::vector<SavedTable> saved;
+  std::vector<std::map<Key, ExportedRow>> states;
+  std::set<std::vector<int64_t>> candidates;
+};
+
+TEST(Checkpoint_ThreadsDoNotChangeWhatIsRestored) {
+  const TemporaryDirectory directory;
+  const LargeTable large(directory);
+  EXPECT_LT(20, large.saved[0].manifest.blocks);
+  EXPECT_TRUE(large.saved[1].manifest.is_delta);
+  for (const int last : {0, 1}) {
+    for (const bool with_slots : {true, false}) {
+      for (const int parts : {1, 2}) {
+        RestoreRequest request;
+        request.prefix = directory / ("m-" + std::to_string(last));
+        request.saved = large.saved[last];
+        request.with_slots = with_slots;
+        request.parts = parts;
+        std::vector<Key> by_row;
+        std::set<std::vector<int64_t>> candidates;
+        for (const int threads : {1, 2, 5}) {
+          request.threads = threads;
+          const auto copy = MakeTable(large.options);
+          RestoreReport report;
+          ASSERT_OK(copy->Restore(request, &report));
+          const auto exported = Export(*copy);
+          EXPECT_EQ(report.keys, copy->size());
+          EXPECT_EQ(report.keys, static_cast<int64_t>(exported.size()));
+          if (threads == 1) {
+            by_row = KeysByRow(*copy, exported);
+            candidates = CandidatesOf(*copy);
+          }
+          EXPECT_TRUE(KeysByRow(*copy, exported) == by_row);
+          EXPECT_TRUE(CandidatesOf(*copy) == candidates);
+          if (parts == 1 && last == 1) {
+            EXPECT_TRUE(candidates == large.candidates);
+          }
+          std::map<Key, ExportedRow> expected = large.states[last];
+          for (auto entry = expected.begin(); entry != expected.end();) {
+            if (!with_slots) entry->second.row.resize(LargeTable::kDim);
+            const bool is_here = parts == 1 || PartOf(entry->first, parts) == 0;
+            entry = is_here ? std::next(entry) : expected.erase(entry);
+          }
+          EXPECT_TRUE(SameBits(exported, expected));
+          for (const auto& entry : expected) {
+            EXPECT_EQ(exported.at(entry.first).time, entry.second.time);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Checkpoint_ThreadsFillTablesOfFixedCapacity) {
+  const TemporaryDirectory directory;
+  const LargeTable large(directory);
+  TableOptions options = large.options;
+  options.fixed_capacity = LargeTable::kKeys + 100;
+  for (const int threads : {1, 4}) {
+    const auto fixed = MakeTable(options);
+    constexpr int kStride = 3 * LargeTable::kDim;
+    std::vector<float> rows(options.fixed_capacity * kStride);
+    RestoreRequest request;
+    request.prefix = directory / "m-0";
+    request.saved = large.saved[0];
+    request.threads = threads;
+    request.slots = {"LazyAdam", {0, 0}};
+    request.write_rows = [&rows](Span<const RowIndex> offsets,
+                                 const float* in) {
+      for (int64_t i = 0; i < offsets.size(); ++i) {
+        std::memcpy(rows.data() + int64_t{offsets[i]} * kStride,
+                    in + i * kStride, kStride * sizeof(float));
+      }
+    };
+    RestoreReport report;
+    ASSERT_OK(fixed->Restore(request, &report));
+    EXPECT_EQ(report.keys, LargeTable::kKeys);
+    for (const auto& entry : large.states[0]) {
+      const float* const row =
+          rows.data() +
+          int64_t{RowOf(Find(*fixed, {entry.first})[0])} * kStride;
+      EXPECT_TRUE(SameBits({row, row + kStride}, entry.second.row));
+    }
+  }
+}
+
+// Whichever thread meets what, the error is that of the first bad block.
+TEST(Checkpoint_ThreadsReportTheFirstDamage) {
+  const TemporaryDirectory directory;
+  const LargeTable large(directory);
+  // Files are read in place first, and then in turn.
+  for (const int last : {0, 1}) {
+    const SavedTable& saved = large.saved[last];
+    const std::string prefix = directory / ("m-" + std::to_string(last));
+    const std::string path = prefix + saved.files[0].suffix;
+    const std::vector<char> good = ReadFile(path);
+    const int64_t blocks = large.saved[0].manifest.blocks;
+    for (const int64_t first_bad : {int64_t{1}, blocks / 2, blocks - 9}) {
+      std::vector<char> bad = good;
+      size_t at = sizeof(FileHeader);
+      size_t damaged = 0;
+      for (int64_t block = 0; block < blocks; ++block) {
+        BlockHeader header;
+        std::memcpy(&header, good.data() + at, sizeof(header));
+        if (block == first_bad) damaged = at;
+        if (block >= first_bad) bad[at + sizeof(header) + 7] ^= 1;
+        at += sizeof(header) + header.bytes;
+      }
+      // Another file: hard links share what is written.
+      unlink(path.c_str());
+      WriteFile(path, bad);
+      for (const int threads : {1, 2, 6}) {
+        const auto copy = MakeTable(large.options);
+        RestoreRequest request;
+        request.prefix = prefix;
+        request.saved = saved;
+        request.threads = threads;
+        RestoreReport report;
+        const Status status = copy->Restore(request, &report);
+        EXPECT_EQ(status.code(), Code::kDataLoss);
+        EXPECT_TRUE(status.message().find(path) != std::string::npos);
+        EXPECT_TRUE(
+            status.message().find("block at byte " + std::to_string(damaged)) !=
+            std::string::npos);
+        EXPECT_EQ(copy->size(), 0);
+        EXPECT_EQ(CandidatesOf(*copy).size(), 0);
+      }
+    }
+    unlink(path.c_str());
+    WriteFile(path, good);
+  }
 }
 
 TEST(Checkpoint_AnotherDimOrKeyDtypeIsRefusedByName) {
@@ -509,6 +810,31 @@ TEST(Checkpoint_ATableThatWasFrozenIsFrozen) {
   ASSERT_OK(table->SetAccessThreshold(0, &in_force));
   ASSERT_OK(Restore(table.get(), directory / "n", thawed));
   EXPECT_FALSE(table->admission_state().is_frozen);
+}
+
+TEST(Checkpoint_CoefficientsAreComparedIfBothAreKnown) {
+  const TemporaryDirectory directory;
+  TableOptions options = Options("t", 2);
+  options.admission.access_threshold = 3;
+  options.admission.coefficients = {2, 5};
+  const auto table = MakeTable(options);
+  SavedTable saved = Save(table.get(), directory / "m");
+  EXPECT_EQ(saved.manifest.notes["faae_coefficient"], std::string("2,5"));
+  RestoreReport report;
+  ASSERT_OK(Restore(table.get(), directory / "m", saved, &report));
+  EXPECT_EQ(report.differences, std::string());
+  options.admission.coefficients.clear();
+  const auto other = MakeTable(options);
+  ASSERT_OK(Restore(other.get(), directory / "m", saved, &report));
+  EXPECT_EQ(report.differences,
+            std::string("faae_coefficient 1 (saved with 2,5)"));
+  // A table that counts nothing has no use for them.
+  const auto plain = MakeTable(Options("t", 2));
+  saved = Save(plain.get(), directory / "plain");
+  EXPECT_EQ(saved.manifest.notes.count("faae_coefficient"), size_t{0});
+  report = RestoreReport();
+  ASSERT_OK(Restore(table.get(), directory / "plain", saved, &report));
+  EXPECT_TRUE(report.differences.find("coefficient") == std::string::npos);
 }
 
 TEST(Checkpoint_WaitingKeysWithoutTimesAgeFromTheFirstEviction) {
@@ -973,6 +1299,44 @@ TEST(Checkpoint_DeltasHoldWhatHasChanged) {
   const Status status = Restore(copy.get(), directory / "m-5", deltas[3]);
   EXPECT_EQ(status.code(), Code::kDataLoss);
   EXPECT_TRUE(status.message().find(part) != std::string::npos);
+}
+
+// What a key was met counts until a save that has it is complete.
+TEST(Checkpoint_AFailedDeltaForgetsNoMeetings) {
+  const TemporaryDirectory directory;
+  TableOptions options = Options("t", 2);
+  options.admission.record_times = true;
+  const auto table = MakeTable(options);
+  const auto meet = [&](Key key, int32_t times) {
+    const std::vector<int32_t> counts = {times};
+    Occurrences seen;
+    seen.counts = counts;
+    const std::vector<int64_t> time = {1};
+    seen.times = time;
+    std::vector<Address> address(1);
+    ASSERT_OK(
+        table->FindOrAdmit(std::vector<Key>{key}, {}, seen, address, Serial()));
+  };
+  int number = 0;
+  const auto save = [&](bool completes) {
+    return SaveAs(table.get(), directory / ("m-" + std::to_string(number++)),
+                  SaveKind::kDelta, completes, 3)
+        .manifest.rows;
+  };
+  meet(1, 1);
+  EXPECT_EQ(save(true), 1);  // the first is full
+  meet(1, 3);
+  meet(2, 2);
+  EXPECT_EQ(save(false), 1);
+  meet(2, 1);
+  EXPECT_EQ(save(false), 2);
+  EXPECT_EQ(save(true), 2);
+  EXPECT_EQ(save(true), 0);
+  // Those of before that are over.
+  meet(1, 2);
+  EXPECT_EQ(save(true), 0);
+  meet(1, 1);
+  EXPECT_EQ(save(true), 1);
 }
 
 // Keys that a delta leaves out are not counted in it until they are saved.

@@ -13,6 +13,9 @@ void StressEviction(std::chrono::steady_clock::duration duration);
 // Saves, deltas and exports while a table is trained and evicts.
 void StressSaving(std::chrono::steady_clock::duration duration);
 
+// The same of a table of fixed capacity, whose rows are written elsewhere.
+void StressSavingFixed(std::chrono::steady_clock::duration duration);
+
 }  // namespace testing
 }  // namespace mxrec
 

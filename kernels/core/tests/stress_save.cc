@@ -152,6 +152,7 @@ class SavingStress {
     RestoreRequest request;
     request.prefix = prefix_;
     request.saved = saved;
+    request.threads = 3;
     RestoreReport report;
     EXPECT_OK(table->Restore(request, &report));
     EXPECT_EQ(report.keys, saved.manifest.size);

@@ -392,10 +392,11 @@ int Main(int argc, char** argv) {
     Stress(share(0.2), round == 1).Run();
   }
   StressEviction(share(0.25));
-  StressSaving(share(0.2));
+  StressSaving(share(0.15));
+  StressSavingFixed(share(0.15));
   const auto start = Clock::now();
   int releases = 0;
-  while (Clock::now() - start < share(0.15) && Failures() == 0) {
+  while (Clock::now() - start < share(0.1) && Failures() == 0) {
     ReleaseWhileInUse();
     ++releases;
   }

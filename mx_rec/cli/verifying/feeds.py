@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 import click
 
@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 PLACEHOLDERS = ("Placeholder", "PlaceholderV2")
 
 
-def load_feeds(sides: tuple[Side, Side], feeds: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
+def load_feeds(
+    sides: tuple[Side, Side], feeds: Sequence[tuple[str, str]], signature: Optional[str] = None
+) -> dict[str, np.ndarray]:
     """Arrays by the name of the placeholder that takes them in both graphs.
 
     Args:
         sides: the graphs.
         feeds: (name, path of an .npy file).
+        signature: of SavedModels, whose inputs may be named; `None` for the default.
 
     Raises:
         UnusableFile: a file cannot be read.
@@ -30,13 +33,24 @@ def load_feeds(sides: tuple[Side, Side], feeds: Sequence[tuple[str, str]]) -> di
     """
     values = {}
     for name, path in feeds:
-        node = name[:-2] if name.endswith(":0") else name
+        node = _input_of_signature(sides[0], signature, name)
+        node = node[:-2] if node.endswith(":0") else node
         if node in values:
             raise click.UsageError(f"--feed: '{node}' is given twice")
         values[node] = _load_array(path)
         for side in sides:
             _check_feed(side, node, path, values[node])
     return values
+
+
+def _input_of_signature(side: Side, signature: Optional[str], name: str) -> str:
+    """The tensor behind an input of a signature; any other name as it is."""
+    from mx_rec.cli.verifying.fetches import signature_of
+
+    if name.partition(":")[0] in side.view:
+        return name
+    found = signature_of(side, signature)
+    return str(found.inputs[name].name) if found is not None and name in found.inputs else name
 
 
 def _load_array(path: str) -> Any:

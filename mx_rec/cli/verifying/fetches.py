@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import click
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _DEFAULT_NAMES = ("loss", "losses", "total_loss", "train_op", "train")  # of collections in any case, and of nodes
 _HINTS_INPUT = 2  # of MxRecFind and MxRecFindOrInsert
 _NOT_FETCHED = ("resource", "variant")
+_SERVING = "serving_default"
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ class Fetch:
         return first, second
 
 
-def choose_fetches(sides: tuple[Side, Side], names: Sequence[str]) -> list[Fetch]:
-    """The fetches by name; without names, those that train and that say how well.
+def choose_fetches(sides: tuple[Side, Side], names: Sequence[str], signature: Optional[str] = None) -> list[Fetch]:
+    """The fetches by name; without names, the results of a signature of SavedModels, else what trains and how well.
 
     A name is a tensor (`loss:0`), a node (`loss`: its first output, or the op if it has none) or a collection of
     a MetaGraphDef. What a rewrite has replaced is looked up by what replaced it.
@@ -67,6 +68,10 @@ def choose_fetches(sides: tuple[Side, Side], names: Sequence[str]) -> list[Fetch
     Raises:
         click.UsageError: a name is in neither graph, or one graph has nothing for it.
     """
+    if signature is not None or (not names and all(side.loaded.tags is not None for side in sides)):
+        served = _served(sides, signature)
+        if served and not names:
+            return served
     if not names:
         names = _default_names(sides)
         if not names:
@@ -79,6 +84,34 @@ def choose_fetches(sides: tuple[Side, Side], names: Sequence[str]) -> list[Fetch
         fetch = _fetch(sides, member)
         fetches.setdefault(fetch.targets, fetch)
     return list(fetches.values())
+
+
+def signature_of(side: Side, key: Optional[str]) -> Any:
+    """A signature of a SavedModel: of this key, else serving_default, else the only one; `None` if there is none."""
+    if side.loaded.tags is None:
+        return None
+    there = {name: value for name, value in side.loaded.message.signature_def.items() if value.outputs}
+    there = {name: value for name, value in there.items() if not name.startswith("__")}
+    if key is not None or _SERVING in there:
+        return there.get(key or _SERVING)
+    return next(iter(there.values())) if len(there) == 1 else None
+
+
+def _served(sides: tuple[Side, Side], key: Optional[str]) -> list[Fetch]:
+    found = [signature_of(side, key) for side in sides]
+    for side, signature in zip(sides, found):
+        if signature is None and key is not None:
+            there = ", ".join(side.loaded.signatures()) or "none"
+            raise click.UsageError(f"--signature: {side} is no SavedModel with a signature '{key}'; it has {there}")
+    if found[0] is None or found[1] is None:
+        return []
+    fetches = []
+    for name in sorted({*found[0].outputs, *found[1].outputs}):
+        for side, signature in zip(sides, found):
+            if name not in signature.outputs:
+                raise click.UsageError(f"the signature of {side} has no result '{name}', which that of the other has")
+        fetches.append(Fetch(name, (found[0].outputs[name].name, found[1].outputs[name].name), is_op=False))
+    return fetches
 
 
 def resolve_nodes(side: Side, option: str, names: Iterable[str]) -> list[str]:

@@ -61,6 +61,7 @@ class GraphRun:
         self.side = side
         self.remarks: list[str] = []
         self._options = options
+        self._startup_feeds: dict[str, Any] = {}
         self._phases = self._startup(fetches)
         self._check_fed([*fetches, *(name for phase in self._phases for name in phase)])
         self._graph = self._imported()
@@ -75,7 +76,8 @@ class GraphRun:
         """Runs the initializers: of variables, tables, iterators."""
         for phase in self._phases:
             if phase:
-                self._run([self._graph.get_operation_by_name(name) for name in phase], "its initialization")
+                operations = [self._graph.get_operation_by_name(name) for name in phase]
+                self._run(operations, "its initialization", feeds=self._startup_feeds)
 
     def step(self, number: int) -> Optional[list[Any]]:
         """Runs the fetches once; values in their order, `None` for an op. `None` when the input has ended."""
@@ -110,10 +112,13 @@ class GraphRun:
 
     def variable(self, name: str) -> Any:
         """The value of a variable, `None` if it was not initialized."""
+        import numpy as np
+
         value, is_initialized = self._variables[name]
         if not self._run(is_initialized, f"variable '{name}'"):
             return None
-        return self._run(value, f"variable '{name}'")
+        result = self._run(value, f"variable '{name}'")
+        return np.array(result, np.object_) if isinstance(result, bytes) else result  # a text alone comes without array
 
     def close(self) -> None:
         """Gives up the session and what it holds."""
@@ -121,10 +126,15 @@ class GraphRun:
 
     def _startup(self, fetches: Sequence[str]) -> list[list[str]]:
         """What to run before the first step, phase by phase."""
-        from mx_rec.graph.startup import needed_by, table_initializers, variable_initializers
+        from mx_rec.graph.startup import needed_by, saved_model_start, table_initializers, variable_initializers
 
         loaded, view = self.side.loaded, self.side.view
-        phases = [variable_initializers(loaded, view), table_initializers(loaded, view)]
+        if loaded.tags is None:
+            phases = [variable_initializers(loaded, view), table_initializers(loaded, view)]
+        else:
+            start = saved_model_start(loaded, view)
+            self._startup_feeds.update(start.feeds)
+            phases = [[start.restore] if start.restore else [], list(start.initialize)]
         if self._options.initializers:
             named = resolve_nodes(self.side, "--init", self._options.initializers)
             return [*phases, *([name] for name in named)]
@@ -148,8 +158,11 @@ class GraphRun:
 
         view = self.side.view
         for name in needed_by(view, {target.partition(":")[0] for target in targets}):
-            if view.node(name).op in PLACEHOLDERS and name not in self._options.feeds:
+            if view.node(name).op in PLACEHOLDERS and name not in self._options.feeds and not self._is_given(name):
                 raise click.UsageError(f"placeholder '{name}' of {self.side} needs a value: --feed {name}=FILE.npy")
+
+    def _is_given(self, name: str) -> bool:
+        return f"{name}:0" in self._startup_feeds
 
     def _imported(self) -> tf.Graph:
         import tensorflow as tf
@@ -179,12 +192,14 @@ class GraphRun:
         return found
 
     def _variable_reads(self) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        """(value, whether it is initialized) of every variable, by node."""
+        """(value, whether it is initialized) of each variable, by node, but of those that hold the path of an asset."""
         import tensorflow as tf
 
         raw = tf.raw_ops
         found = {}
         for node in self.side.view.nodes_of("VarHandleOp", *_REFERENCE_VARIABLES):
+            if self._is_path(node.name):
+                continue
             operation = self._graph.get_operation_by_name(node.name)
             handle, dtype = operation.outputs[0], operation.get_attr("dtype")
             if node.op in _REFERENCE_VARIABLES:
@@ -193,6 +208,12 @@ class GraphRun:
                 value = raw.ReadVariableOp(resource=handle, dtype=dtype)
                 found[node.name] = value, raw.VarIsInitializedOp(resource=handle)
         return found
+
+    def _is_path(self, variable: str) -> bool:
+        """Whether a variable is given a text of the start: SavedModels have other paths, in other directories."""
+        view = self.side.view
+        readers = [view.node(edge.consumer) for edge in view.data_edges(variable)]
+        return any(node.op == "AssignVariableOp" and self._is_given(node.inputs[1].node) for node in readers)
 
     def _element(self, name: str) -> Any:
         return self._graph.as_graph_element(name, allow_tensor=True, allow_operation=True)
@@ -209,12 +230,18 @@ class GraphRun:
         )
         return tf.compat.v1.Session(graph=self._graph, config=config)
 
-    def _run(self, fetches: Any, what: str, passed_on: tuple[type[Exception], ...] | type[Exception] = ()) -> Any:
+    def _run(
+        self,
+        fetches: Any,
+        what: str,
+        passed_on: tuple[type[Exception], ...] | type[Exception] = (),
+        feeds: Mapping[str, Any] | None = None,
+    ) -> Any:
         import tensorflow as tf
 
         options = tf.compat.v1.RunOptions(timeout_in_ms=self._options.timeout * 1000)
         with self._failing(what, passed_on):
-            return self._session.run(fetches, self._feeds, options=options)
+            return self._session.run(fetches, {**self._feeds, **(feeds or {})}, options=options)
 
     @contextmanager
     def _failing(self, what: str, passed_on: tuple[type[Exception], ...] | type[Exception]) -> Iterator[None]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
 import tensorflow as tf
 
-_INTEGERS = (tf.int32, tf.int64)
+_TIMES = (tf.int64, tf.int32)
+_IDS = (*_TIMES, tf.float32, tf.float64)
 
 
 def component(owner: str, batch: Any, index_key: Union[int, str]) -> Any:
@@ -56,17 +57,13 @@ def component(owner: str, batch: Any, index_key: Union[int, str]) -> Any:
 
 
 def check_ids(owner: str, ids: Any) -> Any:
-    """`ids` if it is a dense, sparse or ragged tensor of int32 or int64, else TypeError."""
-    if not isinstance(ids, (tf.Tensor, tf.SparseTensor, tf.RaggedTensor)):
-        raise TypeError(f"{owner} must be a tensor of integers in the batch, got {type(ids).__name__}")
-    if ids.dtype not in _INTEGERS:
-        raise TypeError(f"{owner} must be int64 or int32 in the batch, got {ids.dtype.name}")
-    return ids
+    """`ids` if it is a dense, sparse or ragged tensor of numbers that a lookup takes, else TypeError."""
+    return _check_numbers(owner, ids, _IDS)
 
 
 def check_timestamp(owner: str, time: Any) -> tf.Tensor:
     """`time` if it is an integer scalar, or a column with one time per sample; TypeError or ValueError otherwise."""
-    check_ids(owner, time)
+    _check_numbers(owner, time, _TIMES)
     if not isinstance(time, tf.Tensor):
         raise TypeError(f"{owner} is a timestamp, so it must be dense in the batch, got {type(time).__name__}")
     rank = time.shape.rank
@@ -76,6 +73,16 @@ def check_timestamp(owner: str, time: Any) -> tf.Tensor:
             f"got shape {time.shape}"
         )
     return time
+
+
+def _check_numbers(owner: str, numbers: Any, dtypes: Sequence[tf.DType]) -> Any:
+    names = [dtype.name for dtype in dtypes]
+    expected = f"{', '.join(names[:-1])} or {names[-1]}"
+    if not isinstance(numbers, (tf.Tensor, tf.SparseTensor, tf.RaggedTensor)):
+        raise TypeError(f"{owner} must be a tensor of {expected} in the batch, got {type(numbers).__name__}")
+    if numbers.dtype not in dtypes:
+        raise TypeError(f"{owner} must be {expected} in the batch, got {numbers.dtype.name}")
+    return numbers
 
 
 def _named(batch: Any) -> Mapping[Any, Any]:

@@ -1,6 +1,4 @@
 """Names of a device's TensorFlow adapter, answered by mx_rec."""
 
-import tf_adapter
-from tf_adapter import *  # noqa: F403
-
-__all__ = tf_adapter.__all__
+from mx_rec.estimator.device_adapter import *  # noqa: F403
+from mx_rec.estimator.device_adapter import __all__ as __all__

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "mxrec/address.h"
 #include "mxrec/span.h"
@@ -33,6 +34,9 @@ struct AdmissionOptions {
   // 0: no bound. Else the table evicts by itself down to somewhat below it.
   int64_t max_keys = 0;
   EvictPolicy evict_policy = EvictPolicy::kLeastRecent;
+  // What an occurrence counts by the table's lookups, distinct and ascending;
+  // empty: 1. Kept for who saves it; lookups say it themselves.
+  std::vector<int64_t> coefficients;
   // Counts of several tables in one, null if each counts for itself.
   std::shared_ptr<SharedCounts> shared_counts;
 

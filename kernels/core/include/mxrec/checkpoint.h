@@ -77,6 +77,8 @@ struct Manifest {
   int64_t stride() const {
     return dim * (1 + static_cast<int64_t>(slot_initials.size()));
   }
+  // The place of a column in blocks of a kind, -1 if they have none.
+  int ColumnOf(BlockKind kind, const char* name) const;
   std::string Encode() const;
   // DataLoss, naming `source`, for text that is no manifest or is of a later
   // version.
@@ -137,6 +139,12 @@ class TableFileWriter {
   // An empty buffer, waiting for one that has been written; null after a
   // failure. Give it back with Submit, written if it has elements.
   std::unique_ptr<BlockBuffer> Take();
+  // For who is in no hurry: leaves some to those who are.
+  std::unique_ptr<BlockBuffer> TakeUnhurried();
+  // Without waiting: null if there is none. After a failure that is for ever.
+  std::unique_ptr<BlockBuffer> TryTake();
+  // Until TryTake may give one, or has failed.
+  void WaitForBuffer();
   void Submit(std::unique_ptr<BlockBuffer> buffer);
   // A block of any columns; waits until it is written.
   Status WriteBlock(BlockBuffer* buffer);
@@ -159,7 +167,8 @@ class TableFileWriter {
 struct Block {
   BlockKind kind = BlockKind::kRows;
   int64_t size = 0;
-  std::vector<const char*> columns;  // in the order of the manifest
+  // In the order of the manifest; null for what was read elsewhere.
+  std::vector<const char*> columns;
 
   template <typename T>
   const T* column(int c) const {
@@ -167,10 +176,38 @@ struct Block {
   }
 };
 
+// How a visitor wants a block.
+struct BlockPlan {
+  // A column whose values are read into `pieces`, which hold just as many
+  // bytes, and not into a buffer.
+  int column = -1;
+  std::vector<Span<char>> pieces;
+  // Take is to be called.
+  bool in_turn = false;
+};
+
+// What becomes of the blocks of a file. Each thread that reads has a visitor.
+class BlockVisitor {
+ public:
+  virtual ~BlockVisitor() = default;
+  // Before the block is read; for all blocks in the order of the file, and by
+  // one visitor at a time.
+  virtual Status Place(BlockKind /*kind*/, int64_t /*size*/,
+                       BlockPlan* /*plan*/) {
+    return Status::Ok();
+  }
+  // Of blocks whose plan says so, when they are read and known to be whole: in
+  // the order of the file, by one visitor at a time.
+  virtual Status Take(const Block& /*block*/) { return Status::Ok(); }
+  // Of every block that is read and known to be whole, and after Take; other
+  // visitors do the same with other blocks.
+  virtual Status Use(const Block& /*block*/) { return Status::Ok(); }
+};
+
 // Reads one file. Create checks header, trailer and manifest; reading checks
 // each block, and at the end that none is missing.
 //
-// Thread safety: none. Reading ahead uses a thread of its own.
+// Thread safety: none. Reading starts threads of its own.
 class TableFileReader {
  public:
   // `expected` may be null; else the file must be that one.
@@ -179,9 +216,18 @@ class TableFileReader {
   ~TableFileReader();
 
   const Manifest& manifest() const;
-  // DataLoss, naming the file, at the first block that is not whole.
-  Status Read(const std::function<Status(const Block&)>& visit);
-  Status Verify();
+  // No more than the manifest says, nor than the file has room for.
+  int64_t most_rows() const;
+  // `threads`; if that is 0, as many as there are processors and as are worth
+  // starting for the file.
+  int Threads(int threads) const;
+  // Reads the file once, with a thread for each visitor, of which the caller's
+  // is the first. Ends with what is first in the file of all that goes wrong:
+  // DataLoss, naming the file, at a block that is not whole, or what a visitor
+  // returned.
+  Status Read(const std::vector<BlockVisitor*>& visitors);
+  // Whether it could be read.
+  Status Verify(int threads);
 
  private:
   struct Impl;

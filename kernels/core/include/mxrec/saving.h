@@ -26,12 +26,20 @@ struct SaveRequest {
   int64_t least_count = 0;
   // Of a table of fixed capacity, whose rows are elsewhere: their slots, the
   // steps of the slots' optimizer, and what copies rows [n, dim * (1 + slots)].
-  // The rows stand still from hold_rows, which may change `steps`, to
-  // release_rows, which comes when all are copied, or for the whole call if
-  // those are null. Both are called without a lock of the table; after an error
-  // the caller releases what it has held.
+  //
+  // If all who write rows say so (Table::BeginWrites), nothing need wait but
+  // for a moment: when nobody writes, which may take `wait_for_writes`,
+  // share_rows is called, which may change `steps`. From then on read_rows must
+  // give what a row has, while other rows are written. If share_rows is null or
+  // false, or somebody writes for longer than that, hold_rows is called
+  // instead, which may change `steps`; if it is null the rows stand still for
+  // the whole call. From then on they must stand still. release_rows, unless it
+  // is null, is called when all are copied. These are called without a lock of
+  // the table; after an error the caller releases what it has.
   SlotLayout slots;
   int64_t steps = 0;
+  std::chrono::milliseconds wait_for_writes{2000};
+  std::function<bool(int64_t* steps)> share_rows;
   std::function<void(int64_t* steps)> hold_rows;
   std::function<void()> release_rows;
   // From any thread meanwhile.
@@ -46,13 +54,18 @@ struct RestoreRequest {
   // Only keys of this part are taken: those of PartOf(key, parts) == part.
   int part = 0;
   int parts = 1;
-  // Of a table of fixed capacity: its slots, what keeps the rows still from
+  // That read and fill; 0: see TableFileReader::Threads.
+  int threads = 0;
+  // Those that rows must have if they have any: of a table of fixed capacity
+  // its own, else of the optimizer that will train it, or none if no one knows.
+  SlotLayout slots;
+  // Of a table of fixed capacity: what keeps the rows still from
   // then on to the end of the call (null if they are), and what stores rows [n,
   // dim * (1 + slots)]. Rows are held when all steps that have begun are over,
   // which may take `wait_for_steps`: they would go on to use offsets of before.
-  SlotLayout slots;
   std::chrono::milliseconds wait_for_steps{30000};
   std::function<Status()> hold_rows;
+  // From several threads, each with other rows.
   std::function<void(Span<const RowIndex>, const float*)> write_rows;
 };
 

@@ -18,6 +18,8 @@
 
 namespace mxrec {
 
+class RowWrites;  // a step that writes rows kept elsewhere
+
 struct TableOptions {
   std::string name;  // used in every message
   int dim = 0;       // 1..8192
@@ -191,6 +193,16 @@ class Table {
   virtual Status InitializeRows(
       Span<const int64_t> offsets,
       const std::function<void(int64_t, const float*)>& write) = 0;
+  // Who writes rows elsewhere without the caller of Save keeping them still
+  // does so from BeginWrites until `writes` is dropped, and calls KeepRows for
+  // the rows' offsets before. Null while a save waits for those who write.
+  virtual Status BeginWrites(std::shared_ptr<RowWrites>* writes) = 0;
+  // Calls `may_begin` once, from any thread, when BeginWrites is worth another
+  // try; false, and never, if it is now.
+  virtual bool WaitForWrites(std::function<void()> may_begin) = 0;
+  // Copies rows that a save still needs; may wait for the disk. -1 is skipped.
+  // InvalidArgument as in TrainedPositions.
+  virtual Status KeepRows(Span<const int64_t> offsets, RowWrites* writes) = 0;
   // The positions of those offsets whose rows an update may change, ascending:
   // not -1 and not of a padding key. InvalidArgument for an offset outside of
   // [-1, fixed_capacity).
