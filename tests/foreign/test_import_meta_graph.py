@@ -203,3 +203,53 @@ def test_concurrent_steps_see_all_values_or_an_error(tmp_path) -> None:
             for thread in threads:
                 thread.join()
             assert {value for value in results if value is not None} <= {np.float32(expected)}
+
+
+def run_job(directory, steps: int, scaffold=None) -> list[float]:
+    """Runs a training job in the default graph, from its last checkpoint on if it has one."""
+    with tf1.train.MonitoredTrainingSession(
+        checkpoint_dir=str(directory),
+        scaffold=scaffold,
+        config=runs.session_config(grappler=False),
+        save_checkpoint_steps=2,
+        save_summaries_steps=None,
+        log_step_count_steps=None,
+    ) as session:
+        return [float(session.run(STEP)[0]) for _ in range(steps)]
+
+
+def write_job(directory, own: bool) -> tuple[list[float], str]:
+    """The losses of a job of two steps, and the `.meta` that it wrote; with an initializer and Saver of its own."""
+    with tf.Graph().as_default():
+        tf1.set_random_seed(1)
+        plain.train_step("", plain.MODELS["lookup_resource"](), "adam")
+        scaffold = None
+        if own:
+            init_op = tf.group(tf1.global_variables_initializer(), name="my_init")
+            scaffold = tf1.train.Scaffold(init_op=init_op, saver=tf1.train.Saver(sharded=True))
+        losses = run_job(directory, 2, scaffold)
+    return losses, str(directory / "model.ckpt-0.meta")
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_file_of_a_job_is_a_job(tmp_path, own: bool) -> None:
+    losses, meta = write_job(tmp_path / "before", own)
+    path = converted(tmp_path, meta_graph=load_graph(meta).message)
+    ops.load_library()
+
+    def go_on(directory, steps: int, names_init: bool) -> list[float]:
+        with tf.Graph().as_default() as graph:
+            saver = tf1.train.import_meta_graph(path)
+            init_op = graph.get_operation_by_name("my_init") if names_init else None
+            scaffold = tf1.train.Scaffold(init_op=init_op, saver=saver) if own else None
+            return run_job(directory, steps, scaffold)
+
+    if own:
+        with pytest.raises(RuntimeError, match="Variables not initialized: emb"):
+            go_on(tmp_path / "no", 1, names_init=False)
+    assert go_on(tmp_path / "after", 2, names_init=own) == losses
+    with tf.Graph().as_default():  # the original goes on likewise, each with the data from the beginning
+        tf1.train.import_meta_graph(meta)
+        scaffold = tf1.train.Scaffold(init_op=tf1.get_default_graph().get_operation_by_name("my_init")) if own else None
+        expected = run_job(tmp_path / "before", 2, scaffold)
+    assert go_on(tmp_path / "after", 2, names_init=own) == expected
