@@ -67,7 +67,8 @@ class TableResource final : public tensorflow::ResourceBase {
   // may have keys whose rows it has yet to write.
   void ImportBegins() { ++imports_; }
   void ImportEnds() {
-    if (--imports_ == 0 && table_->size() >= initial_rows_) has_values_ = true;
+    if (--imports_ > 0 || table_->size() < initial_rows_) return;
+    if (imports_ == 0) has_values_ = true;  // else another has begun since
   }
   // The content was replaced: by that of a checkpoint, or by none.
   void Replaced() { has_values_ = true; }
