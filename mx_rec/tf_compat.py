@@ -9,6 +9,7 @@ import tensorflow as tf
 from google.protobuf import wrappers_pb2
 from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.framework import op_def_registry, ops
+from tensorflow.python.saved_model.loader_impl import SavedModelLoader
 from tensorflow.python.training.saving.saveable_object import SaveableObject as SaveableObject
 from tensorflow.python.training.saving.saveable_object import SaveSpec as SaveSpec
 
@@ -50,6 +51,11 @@ def register_collection_proto(
 
     ops.register_proto_function(name, proto_type=wrappers_pb2.StringValue, to_proto=to_proto, from_proto=from_proto)
     return True
+
+
+def load_into_session(session: tf.compat.v1.Session, tags: Iterable[str], directory: str) -> Any:
+    """What `tf.compat.v1.saved_model.load` does and returns, which asks for an API that knows no sessions."""
+    return SavedModelLoader(directory).load(session, list(tags))
 
 
 def saver_prefix(saver: Any, save_path: str, global_step: Optional[int]) -> str:

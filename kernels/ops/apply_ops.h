@@ -46,7 +46,7 @@ struct ApplyInputs {
 // Those of table `i` of n.
 inline tensorflow::Status ReadApplyInputs(tensorflow::OpKernelContext* context,
                                           int i, int n, ApplyInputs* inputs) {
-  TF_RETURN_IF_ERROR(GetTable(context, i, &inputs->table));
+  TF_RETURN_IF_ERROR(GetFilledTable(context, i, &inputs->table));
   const tensorflow::Tensor& addresses = context->input(n + i);
   const tensorflow::Tensor& gradients = context->input(2 * n + i);
   TF_RETURN_IF_ERROR(CheckVector(addresses, "addresses"));

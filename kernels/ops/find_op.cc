@@ -37,7 +37,7 @@ class FindOp : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     TableRef table;
-    OP_REQUIRES_OK(context, GetTable(context, 0, &table));
+    OP_REQUIRES_OK(context, GetFilledTable(context, 0, &table));
     const tensorflow::Tensor& keys = context->input(1);
     const tensorflow::Tensor& hints = context->input(2);
     OP_REQUIRES_OK(context, CheckVector(keys, "keys"));

@@ -61,7 +61,8 @@ class FindOrInsertOp : public AsyncOpKernel {
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     auto table = std::make_shared<TableRef>();
-    OP_REQUIRES_OK_ASYNC(context, GetTable(context, 0, table.get()), done);
+    OP_REQUIRES_OK_ASYNC(context, GetFilledTable(context, 0, table.get()),
+                         done);
     if ((*table)->table().options().fixed_capacity == 0 ||
         context->step_container() == nullptr) {
       context->SetStatus(LookUp(context, *table));

@@ -177,7 +177,7 @@ class LookUpManyOp : public OpKernel {
   Status Prepare(OpKernelContext* context, int i, LookUp* lookup) const {
     lookup->is_wanted = IsWanted(context, i);
     if (!lookup->is_wanted) return Status();
-    TF_RETURN_IF_ERROR(GetTable(context, i, &lookup->table));
+    TF_RETURN_IF_ERROR(GetFilledTable(context, i, &lookup->table));
     TF_RETURN_IF_ERROR(AtTable(lookup->table, ReadInputs(context, i, lookup)));
     TF_RETURN_IF_ERROR(HoldRowsForStep(context, lookup->table));
     if (!max_keys_.empty()) {  // names the table itself

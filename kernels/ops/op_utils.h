@@ -46,8 +46,14 @@ inline tensorflow::Status ToTf(const mxrec::Status& status) {
 // earlier (mxrec::Table::Release) and then answers every call with an error.
 class TableResource final : public tensorflow::ResourceBase {
  public:
-  explicit TableResource(std::shared_ptr<mxrec::Table> table)
+  // A table with `initial_rows` is of no use before so many rows have been
+  // imported, or others restored; `begun_by` names what imports them.
+  explicit TableResource(std::shared_ptr<mxrec::Table> table,
+                         int64_t initial_rows = 0, std::string begun_by = "")
       : table_(std::move(table)),
+        initial_rows_(initial_rows),
+        begun_by_(std::move(begun_by)),
+        has_values_(initial_rows == 0),
         step_name_("mx_rec_step_of_" +
                    std::to_string(reinterpret_cast<uintptr_t>(table_.get()))),
         writes_name_("mx_rec_writes_of_" + step_name_) {}
@@ -56,6 +62,26 @@ class TableResource final : public tensorflow::ResourceBase {
   const std::string& step_name() const { return step_name_; }
   const std::string& writes_name() const { return writes_name_; }
   mxrec::Table& table() const { return *table_; }
+  // Around an import. Nothing else makes keys visible before all are there, so
+  // their number tells, in whatever order parts come; but an import under way
+  // may have keys whose rows it has yet to write.
+  void ImportBegins() { ++imports_; }
+  void ImportEnds() {
+    if (--imports_ > 0 || table_->size() < initial_rows_) return;
+    if (imports_ == 0) has_values_ = true;  // else another has begun since
+  }
+  // The content was replaced: by that of a checkpoint, or by none.
+  void Replaced() { has_values_ = true; }
+  tensorflow::Status CheckHasValues() const {
+    if (has_values_) return tensorflow::Status();
+    return tensorflow::errors::FailedPrecondition(
+        "table '", table_->options().name,
+        "' has no values yet: its rows begin with those of the variable that "
+        "it was, which op '",
+        begun_by_,
+        "' gives it. Run the initializer that the graph had when it was "
+        "converted, or restore a checkpoint of the converted graph");
+  }
   std::string DebugString() const override {
     return "mx_rec table '" + table_->options().name + "'";
   }
@@ -66,6 +92,10 @@ class TableResource final : public tensorflow::ResourceBase {
 
  private:
   const std::shared_ptr<mxrec::Table> table_;
+  const int64_t initial_rows_;
+  const std::string begun_by_;
+  std::atomic<bool> has_values_;
+  std::atomic<int> imports_{0};
   const std::string step_name_;
   const std::string writes_name_;
 };
@@ -83,6 +113,13 @@ inline tensorflow::Status GetTable(tensorflow::OpKernelContext* context,
   }
   return tensorflow::LookupResource(
       context, tensorflow::HandleFromInput(context, index), table);
+}
+
+// The same for an op that reads or updates rows, so the table must have them.
+inline tensorflow::Status GetFilledTable(tensorflow::OpKernelContext* context,
+                                         int index, TableRef* table) {
+  TF_RETURN_IF_ERROR(GetTable(context, index, table));
+  return (*table)->CheckHasValues();
 }
 
 // Lasts as long as the step in whose container it is: TensorFlow destroys it

@@ -28,6 +28,7 @@ class TableClearOp : public OpKernel {
     TableRef table;
     OP_REQUIRES_OK(context, GetTable(context, 0, &table));
     OP_REQUIRES_OK(context, ToTf(table->table().Clear()));
+    table->Replaced();
   }
 };
 

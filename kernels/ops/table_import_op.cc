@@ -50,10 +50,12 @@ class TableImportOp : public OpKernel {
                     "table '", options.name,
                     "': rows to import must have shape [", keys.NumElements(),
                     ", ", options.dim, "], got ", rows.shape().DebugString()));
-    OP_REQUIRES_OK(context,
-                   ToTf(table->table().Import(InputSpan<int64_t>(keys),
-                                              rows.flat<float>().data(),
-                                              TfParallel(context))));
+    table->ImportBegins();
+    const mxrec::Status status =
+        table->table().Import(InputSpan<int64_t>(keys),
+                              rows.flat<float>().data(), TfParallel(context));
+    table->ImportEnds();
+    OP_REQUIRES_OK(context, ToTf(status));
   }
 };
 

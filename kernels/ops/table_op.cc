@@ -49,6 +49,8 @@ REGISTER_OP("MxRecTable")
     .Attr("max_keys: int >= 0 = 0")
     .Attr("evict_policy: {'lru', 'lfu'} = 'lru'")
     .Attr("shared_counts: string = ''")
+    .Attr("initial_rows: int >= 0 = 0")
+    .Attr("begun_by: string = ''")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
     .SetIsStateful()
@@ -70,6 +72,9 @@ use_lookup_clock: times are those of a clock that each MxRecFindOrInsert moves o
 max_keys: 0, or a number of keys that the table comes down from by itself, those
   first that were seen longest ago (lru) or least often (lfu).
 shared_counts: a name; tables of one name in a session count keys together.
+initial_rows: what looks up, updates or saves is an error before so many rows have
+  been imported (MxRecTableImport), or the content was restored or cleared.
+begun_by: the op that imports them, for that error.
 shared_name: tables of one session with one shared_name are one table.
 )doc");
 
@@ -85,6 +90,8 @@ class TableOp : public OpKernel {
     OP_REQUIRES_OK(context, ReadPaddingKeys(context, &options_.padding_keys));
     OP_REQUIRES_OK(context, ReadInitializer(context));
     OP_REQUIRES_OK(context, ReadAdmission(context));
+    OP_REQUIRES_OK(context, context->GetAttr("initial_rows", &initial_rows_));
+    OP_REQUIRES_OK(context, context->GetAttr("begun_by", &begun_by_));
     OP_REQUIRES_OK(context, context->GetAttr("container", &container_));
     OP_REQUIRES_OK(context, context->GetAttr("shared_name", &shared_name_));
     if (shared_name_.empty()) shared_name_ = options_.name;
@@ -218,7 +225,7 @@ class TableOp : public OpKernel {
     std::shared_ptr<mxrec::Table> table;
     TF_RETURN_IF_ERROR(ToTf(mxrec::Table::Create(std::move(options), &table)));
     mxrec::Registry::Global().Register(table);
-    *resource = new TableResource(std::move(table));
+    *resource = new TableResource(std::move(table), initial_rows_, begun_by_);
     return Status();
   }
 
@@ -263,6 +270,8 @@ class TableOp : public OpKernel {
 
   mxrec::TableOptions options_;
   std::string shared_counts_;
+  int64_t initial_rows_ = 0;
+  std::string begun_by_;
   std::string container_;
   std::string shared_name_;
 };

@@ -102,6 +102,7 @@ class TableRestoreOp : public tensorflow::AsyncOpKernel {
                      const float* rows) { variables.Write(offsets, rows); };
     mxrec::RestoreReport report;
     TF_RETURN_IF_ERROR(ToTf(table->table().Restore(request, &report)));
+    table->Replaced();
     if (!report.differences.empty()) {
       LOG(WARNING) << "table '" << table->table().options().name
                    << "' was restored from '" << request.prefix

@@ -77,7 +77,7 @@ class TableSaveOp : public AsyncOpKernel {
  private:
   Status Save(OpKernelContext* context) const {
     TableRef table;
-    TF_RETURN_IF_ERROR(GetTable(context, 0, &table));
+    TF_RETURN_IF_ERROR(GetFilledTable(context, 0, &table));
     TF_RETURN_IF_ERROR(CheckScalar(context->input(1), "prefix"));
     TableVariables variables;
     TF_RETURN_IF_ERROR(variables.Get(context, 2, num_variables_, num_steps_,

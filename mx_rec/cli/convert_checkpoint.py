@@ -36,9 +36,9 @@ def convert_checkpoint_command(graph: str, source: str, target: str) -> None:
     graph of before.
 
     The variables that became tables, and their optimizer slots, become the tables' files beside NEW; all other
-    variables are copied. OLD and NEW are prefixes, such as `model.ckpt-100`, or SavedModels, which stands for their
-    variables; a SavedModel as NEW must have none yet. GRAPH may be a SavedModel too. Exit codes: 0 written, 2 bad
-    usage, or something that cannot be read, written or converted.
+    variables are copied. Slots that OLD does not have at all begin anew. OLD and NEW are prefixes, such as
+    `model.ckpt-100`, or SavedModels, which stands for their variables; a SavedModel as NEW must have none yet. GRAPH
+    may be a SavedModel too. Exit codes: 0 written, 2 bad usage, or something that cannot be read, written or converted.
     """
     from mx_rec.errors import CheckpointError
     from mx_rec.graph.origins import table_origins
@@ -87,13 +87,14 @@ def convert_checkpoint(source: str, target: str, origins: Sequence[TableOrigin])
         raise UnusableFile(f"OLD: cannot read the checkpoint '{source}': {str(error).splitlines()[0]}") from error
     gone: set[str] = set()
     tensors: dict[str, Any] = {}
-    for number, origin in enumerate(origins):
-        _check(source, shapes, origin)
-        saved = _write_table(reader, target, origin, number)
+    all_have_slots = [_check(source, shapes, origin) for origin in origins]  # before anything is written
+    for number, (origin, has_slots) in enumerate(zip(origins, all_have_slots)):
+        saved = _write_table(reader, target, origin, number, has_slots)
         tensors[manifest_key(origin.table_name)] = np.array(saved.text, np.object_)
-        names = [*origin.variable.names, *(name for slot in origin.slots for name in slot.names)]
-        gone.update(names)
-        slots = f" with the slots of {origin.optimizer}" if origin.slots else ""
+        gone.update([*origin.variable.names, *(name for slot in origin.slots for name in slot.names)])
+        slots = f" with the slots of {origin.optimizer}" if has_slots else ""
+        if origin.slots and not has_slots:
+            slots = f"; OLD has no slots of {origin.optimizer}, so they begin anew"
         yield f"table '{origin.table_name}': {sum(origin.rows):,} rows of {origin.variable.names[0]!r}{slots}"
     copied = sorted(set(shapes) - gone)
     tensors.update((name, np.asarray(reader.get_tensor(name))) for name in copied)
@@ -104,33 +105,44 @@ def convert_checkpoint(source: str, target: str, origins: Sequence[TableOrigin])
     yield f"{len(copied)} other tensors copied"
 
 
-def _check(source: str, shapes: dict[str, list[int]], origin: TableOrigin) -> None:
+def _check(source: str, shapes: dict[str, list[int]], origin: TableOrigin) -> bool:
+    """Whether the old checkpoint has the slots of a table; an error if it lacks anything else."""
     if not origin.same_ids:
         raise UnusableFile(
             f"table '{origin.table_name}' was converted with --drop-modulo: its keys are not the rows of variable "
             f"{origin.variable.names[0]!r}, so the values of '{source}' belong to no keys; convert without it"
         )
-    for saved in (origin.variable, *origin.slots):
+    has_slots = any(name in shapes for slot in origin.slots for name in slot.names)
+    for saved in (origin.variable, *(origin.slots if has_slots else ())):
         missing = [name for name in saved.names if name not in shapes]
         if missing:
             raise UnusableFile(
                 f"OLD: '{source}' has no tensor {missing[0]!r}, from which table '{origin.table_name}' was made"
             )
+        for name in saved.names:
+            if len(shapes[name]) != 2 or shapes[name][1] != origin.dim:
+                raise UnusableFile(
+                    f"OLD: {name!r} has shape {shapes[name]} in '{source}'; expected [rows, {origin.dim}], since table "
+                    f"'{origin.table_name}' of the graph has dim {origin.dim}: give the checkpoint of the graph that "
+                    "was converted"
+                )
         rows = sum(shapes[name][0] for name in saved.names)
         if rows != sum(origin.rows):
             raise UnusableFile(
                 f"OLD: {saved.names[0]!r} has {rows} rows in '{source}'; the graph has {sum(origin.rows)}"
             )
+    return has_slots
 
 
-def _write_table(reader: Any, target: str, origin: TableOrigin, file_number: int) -> Any:
+def _write_table(reader: Any, target: str, origin: TableOrigin, file_number: int, has_slots: bool) -> Any:
     import numpy as np
 
     from mx_rec.checkpoint import Manifest
     from mx_rec.checkpoint.saved_tables import write_blocks
 
     keys = _keys(origin)
-    arrays = [_whole(reader, saved) for saved in (origin.variable, *origin.slots)]
+    arrays = [_whole(reader, saved) for saved in (origin.variable, *(origin.slots if has_slots else ()))]
+    initials = () if has_slots else origin.slot_initials
     manifest = Manifest(
         origin.table_name,
         arrays[0].shape[1],
@@ -139,7 +151,7 @@ def _write_table(reader: Any, target: str, origin: TableOrigin, file_number: int
         slot_initials=origin.slot_initials,
         size=len(keys),
     )
-    return write_blocks(target, file_number, manifest, _blocks(np.asarray(keys), arrays))
+    return write_blocks(target, file_number, manifest, _blocks(np.asarray(keys), arrays, initials))
 
 
 def _keys(origin: TableOrigin) -> np.ndarray:
@@ -161,15 +173,18 @@ def _whole(reader: Any, saved: SavedVariable) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _blocks(keys: np.ndarray, arrays: Sequence[np.ndarray]) -> Iterator[Rows]:
+def _blocks(keys: np.ndarray, arrays: Sequence[np.ndarray], initials: Sequence[float]) -> Iterator[Rows]:
+    """The rows of a table: the columns of the arrays, then those of a slot for each initial value."""
     import numpy as np
 
     from mx_rec.checkpoint import Rows
 
-    step = max(1, _BLOCK_ELEMENTS // sum(array.shape[1] for array in arrays))
+    dim = arrays[0].shape[1]
+    step = max(1, _BLOCK_ELEMENTS // (dim * (len(arrays) + len(initials))))
     for begin in range(0, len(keys), step):
         part = slice(begin, begin + step)
-        rows = np.concatenate([array[part] for array in arrays], axis=1)
+        fresh = [np.full([len(keys[part]), dim], value, np.float32) for value in initials]
+        rows = np.concatenate([*(array[part] for array in arrays), *fresh], axis=1)
         yield Rows("rows", {"keys": keys[part], "rows": rows})
 
 

@@ -14,8 +14,9 @@ import tensorflow as tf
 from mx_rec.checkpoint.manifest import Manifest
 from mx_rec.checkpoint.saved_tables import SavedTable, read_saved_tables
 from mx_rec.core import graph_state
-from mx_rec.core.saveable import TableSaveable, restore_op, table_saveables
+from mx_rec.core.saveable import restore_op, table_saveables
 from mx_rec.core.table import EmbeddingTable
+from mx_rec.ops.saveables import TableSaveable
 from mx_rec.util.log import logger
 
 tf1 = tf.compat.v1

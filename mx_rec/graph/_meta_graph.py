@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from google.protobuf import wrappers_pb2
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import op_def_pb2, variable_pb2
@@ -14,6 +15,8 @@ from mx_rec.constants.constants import ATTR_COLLECTIONS
 from mx_rec.errors import GraphFileError
 from mx_rec.graph import marks
 from mx_rec.graph._messages import copy_others
+from mx_rec.graph.op_signatures import OP_TABLE
+from mx_rec.saved_parts import SAVEABLE_OBJECTS, SavedParts, element_text, parts_text, saved_member
 from mx_rec.tf_compat import collection_proto_type, registered_op_def
 
 _INIT_SIGNATURE = "__saved_model_init_op"
@@ -49,6 +52,7 @@ def header_of(
     _drop_converted_variables(result, nodes)
     _check_references(meta_graph, result, {node.name for node in nodes})
     _fill_collections(result, nodes)
+    _let_savers_know(result, nodes)
     _update_op_list(result, nodes, functions)
     return result
 
@@ -159,6 +163,45 @@ def _fill_collections(meta_graph: meta_graph_pb2.MetaGraphDef, nodes: Iterable[A
         if member not in known:
             known.add(member)
             members.node_list.value.append(member)
+
+
+def _let_savers_know(meta_graph: meta_graph_pb2.MetaGraphDef, nodes: Iterable[Any]) -> None:
+    """Puts converted tables where a Saver looks that is made after `import_meta_graph`."""
+    handles = {f"{node.name}:0": node for node in nodes if node.op == OP_TABLE and marks.CONVERTED in node.attr}
+    if not handles:
+        return
+    collection = meta_graph.collection_def[SAVEABLE_OBJECTS]
+    members = [element_text(name) for name in collection.node_list.value]
+    members += [_member_text(data) for data in collection.bytes_list.value]
+    tables = [member for member in map(_saved_member, members) if isinstance(member, SavedParts)]
+    known = {parts.handle for parts in tables}
+    number = 1 + max((parts.file_number for parts in tables), default=-1)
+    for handle, node in handles.items():
+        if handle not in known:
+            members.append(parts_text(SavedParts(node.attr["table_name"].s.decode(), "int64", number, handle)))
+            number += 1
+    collection.bytes_list.value[:] = [wrappers_pb2.StringValue(value=text).SerializeToString() for text in members]
+
+
+def _member_text(data: bytes) -> str:
+    try:
+        return str(wrappers_pb2.StringValue.FromString(data).value)
+    except DecodeError as error:
+        raise _not_ours(data) from error
+
+
+def _saved_member(text: str) -> SavedParts | str:
+    try:
+        return saved_member(text)
+    except (ValueError, TypeError, KeyError) as error:
+        raise _not_ours(text) from error
+
+
+def _not_ours(member: bytes | str) -> GraphFileError:
+    return GraphFileError(
+        f"collection '{SAVEABLE_OBJECTS}' of this MetaGraphDef holds {member[:80]!r}, which another library has "
+        "written, so tables cannot be added to it"
+    )
 
 
 def _update_op_list(meta_graph: meta_graph_pb2.MetaGraphDef, nodes: Iterable[Any], functions: Iterable[Any]) -> None:

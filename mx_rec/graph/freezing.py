@@ -9,7 +9,7 @@ becomes, with a `frozen_index` from keys to positions and `frozen_rows`, whose r
     UniqueWithCounts -> LookupTableFindV2(frozen_index) -> ResourceGather(frozen_rows) -> GatherV2
 
 Position 0 is that of a key without a row, as is the address 0. The index and the rows are placeholders here: a graph
-holds no table's content.
+holds no table's content. Reference variables become resource variables (`frozen_variables`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from mx_rec.graph.attrs import (
     const_value,
 )
 from mx_rec.graph.edits import EditSet
+from mx_rec.graph.frozen_variables import FrozenVariable, frozen_variables, read_by_handle
 from mx_rec.graph.marks import KERNEL, OP_IMPL_MODE
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.op_signatures import (
@@ -51,7 +52,6 @@ from mx_rec.graph.op_signatures import (
 )
 from mx_rec.graph.view import GraphView
 
-_VARIABLE = "VarHandleOp"
 _OURS = "MxRec"
 
 
@@ -83,12 +83,12 @@ class FrozenGraph:
         graph_def: the graph; it lacks the placeholders of its tables and the handles of its variables, for which
             `tf.import_graph_def` takes an `input_map`.
         tables: what takes the places of the placeholders.
-        variables: the handle nodes of its variables.
+        variables: its variables.
     """
 
     graph_def: Any
     tables: tuple[FrozenTable, ...]
-    variables: tuple[str, ...]
+    variables: tuple[FrozenVariable, ...]
 
 
 def freeze_graph(graph_def: Any, outputs: Sequence[str]) -> FrozenGraph:
@@ -102,7 +102,8 @@ def freeze_graph(graph_def: Any, outputs: Sequence[str]) -> FrozenGraph:
 
     Raises:
         GraphRewriteError: an output is missing, or the part holds an op of this project that has no equivalent: one
-            that inserts or updates, or one in a function. The message names the node.
+            that inserts or updates, or one in a function; or it holds an op that writes a reference variable. The
+            message names the node.
     """
     view = GraphView(GraphView(graph_def).closure(outputs))
     tables: dict[str, FrozenTable] = {}
@@ -114,12 +115,14 @@ def freeze_graph(graph_def: Any, outputs: Sequence[str]) -> FrozenGraph:
     view = GraphView(view.edited(_without_kernels(view)).closure(outputs))
     _check_no_op_of_ours(view)
     left = [table for table in tables.values() if table.index in view or (table.rows or "") in view]
-    variables = tuple(node.name for node in view.nodes_of(_VARIABLE))
-    given = {*variables, *(name for table in left for name in (table.index, table.rows) if name)}
+    variables = frozen_variables(view)
+    of_tables = (name for table in left for name in (table.index, table.rows) if name)
+    given = {*(variable.handle for variable in variables), *of_tables}
     graph_def = view.closure(outputs)
     kept = [node for node in graph_def.node if node.name not in given]
     del graph_def.node[:]
     graph_def.node.extend(kept)
+    read_by_handle(graph_def.node, variables)
     functions = _called(graph_def)
     del graph_def.library.function[:]
     graph_def.library.function.extend(functions)

@@ -74,6 +74,8 @@ SIGNATURES: dict[str, Signature] = {
             "max_keys: int = 0",
             "evict_policy: string = lru",
             "shared_counts: string = ",
+            "initial_rows: int = 0",
+            "begun_by: string = ",
             "container: string = ",
             "shared_name: string = ",
         ),

@@ -38,6 +38,7 @@ class TableOrigin:
         slots: their values.
         slot_initials: what each slot begins with.
         same_ids: whether the keys of the table are the rows of the variable.
+        dim: columns of the table; the text does not have it, since the node does.
     """
 
     table_name: str
@@ -48,14 +49,17 @@ class TableOrigin:
     slots: tuple[SavedVariable, ...] = ()
     slot_initials: tuple[float, ...] = ()
     same_ids: bool = True
+    dim: int = 0
 
     def encode(self) -> str:
         """As text, for an attribute of a node."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+        fields = dataclasses.asdict(self)
+        del fields["dim"]
+        return json.dumps(fields, sort_keys=True)
 
 
-def decode_origin(text: str) -> TableOrigin:
-    """The inverse of `TableOrigin.encode`.
+def decode_origin(text: str, dim: int) -> TableOrigin:
+    """The inverse of `TableOrigin.encode`, of a table of `dim` columns.
 
     Raises:
         GraphFileError: the text is no such thing.
@@ -71,6 +75,7 @@ def decode_origin(text: str) -> TableOrigin:
             slots=tuple(_variable(slot) for slot in values["slots"]),
             slot_initials=tuple(float(value) for value in values["slot_initials"]),
             same_ids=bool(values["same_ids"]),
+            dim=dim,
         )
     except (ValueError, KeyError, TypeError) as error:
         raise GraphFileError(f"attribute {marks.ORIGIN!r} of a table is damaged: {error!r}") from error
@@ -83,7 +88,7 @@ def _variable(values: Any) -> SavedVariable:
 def table_origins(nodes: Iterable[Any]) -> list[TableOrigin]:
     """Those of the converted tables among the nodes of a GraphDef."""
     return [
-        decode_origin(node.attr[marks.ORIGIN].s.decode())
+        decode_origin(node.attr[marks.ORIGIN].s.decode(), node.attr["dim"].i)
         for node in nodes
         if node.op == OP_TABLE and marks.ORIGIN in node.attr
     ]

@@ -96,6 +96,10 @@ def load_library() -> ModuleType:
         ) from error
     for op_type in _NOT_DIFFERENTIABLE:
         tf_ops.NotDifferentiable(op_type)
+    # Imported late: it makes ops, which ask for this library.
+    from mx_rec.ops.saveables import register_saveables
+
+    register_saveables()
     return module
 
 

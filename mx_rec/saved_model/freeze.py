@@ -18,6 +18,7 @@ from mx_rec.errors import GraphFileError, GraphRewriteError
 from mx_rec.graph.freezing import FrozenGraph, FrozenTable, freeze_graph
 from mx_rec.graph.saved_models import copy_assets
 from mx_rec.saved_model.load import NOTICE
+from mx_rec.tf_compat import load_into_session
 
 tf1 = tf.compat.v1
 
@@ -58,7 +59,7 @@ class _Model:
     frozen: FrozenGraph
     main_ops: list[str]
     signatures: dict[str, Any]
-    variables: dict[str, np.ndarray]
+    variables: dict[str, np.ndarray]  # by the node whose place a handle takes
     tables: dict[str, _Values]
 
 
@@ -70,9 +71,9 @@ def freeze_saved_model(
     """Writes a SavedModel that predicts the same without the op library.
 
     Tables become a hash table of TensorFlow from keys to positions and a variable of their rows; both are in the
-    checkpoint of the new SavedModel. Signatures and assets stay what they are; variables get longer names. A
-    pooled lookup is equal to rounding, all else bit for bit. Optimizer slots, counts and all that the signatures do
-    not need are left out.
+    checkpoint of the new SavedModel. Signatures and assets stay what they are; variables get longer names and are
+    resource variables, also those that were reference variables. A pooled lookup is equal to rounding, all else bit
+    for bit. Optimizer slots, counts and all that the signatures do not need are left out.
 
     Args:
         source: directory of a SavedModel whose lookups are those of evaluation.
@@ -121,7 +122,7 @@ def _check_target(directory: Path) -> None:
 def _load(source: str, tags: list[str]) -> _Model:
     with tf.Graph().as_default() as graph, tf1.Session(graph=graph) as session:
         try:
-            meta = tf1.saved_model.load(session, tags, source)
+            meta = load_into_session(session, tags, source)
         except (OSError, RuntimeError) as error:
             raise GraphFileError(f"'{source}' cannot be loaded as a SavedModel with tags {tags}: {error}") from error
         signatures = {name: value for name, value in meta.signature_def.items() if name not in _NO_SIGNATURES}
@@ -151,14 +152,16 @@ def _node(tensor_name: str) -> str:
 
 def _read_variables(session: tf.compat.v1.Session, frozen: FrozenGraph) -> dict[str, np.ndarray]:
     values = {}
-    for name in frozen.variables:
-        handle = session.graph.get_operation_by_name(name)
-        dtype = handle.get_attr("dtype")
+    for variable in frozen.variables:
+        operation = session.graph.get_operation_by_name(variable.name)
+        value = operation.outputs[0]
+        if value.dtype == tf.resource:
+            value = tf.raw_ops.ReadVariableOp(resource=value, dtype=operation.get_attr("dtype"))
         try:
-            values[name] = session.run(tf.raw_ops.ReadVariableOp(resource=handle.outputs[0], dtype=dtype))
+            values[variable.handle] = session.run(value)
         except tf.errors.FailedPreconditionError as error:
             raise GraphRewriteError(
-                f"variable {name!r} has no value in the SavedModel, but its graph reads it"
+                f"variable {variable.name!r} has no value in the SavedModel, but its graph reads it"
             ) from error
     return values
 

@@ -450,6 +450,7 @@ class Conversion:
             self._begin_empty(plan, handle, scope)
             return
         start = 0
+        imports: list[str] = []
         for part, (name, count) in enumerate(zip(plan.variable.nodes, plan.variable.rows)):
             for assign in uses_of(self._view, name).initial:
                 node = self._view.node(assign)
@@ -457,7 +458,11 @@ class Conversion:
                 inputs = [handle, keys, node.inputs[1]]
                 new = self._add(f"{scope}/import", OP_TABLE_IMPORT, inputs, controls=node.controls, device=node.device)
                 self._redirect_controls([assign], new.node)
+                imports.append(new.node)
             start += count
+        if imports:  # without them the table would begin with other rows than the variable
+            self.edits.set_attr(handle.node, "initial_rows", attr_int(start))
+            self.edits.set_attr(handle.node, "begun_by", attr_bytes(imports[0]))
 
     def _begin_empty(self, plan: TablePlan, handle: TensorRef, scope: str) -> None:
         assigns = [assign for name in plan.variable.nodes for assign in uses_of(self._view, name).initial]

@@ -21,6 +21,7 @@ from mx_rec.graph.op_signatures import OP_TABLE_RESTORE, OP_TABLE_SAVE
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.static_lookups.values import stripped
 from mx_rec.passes.static_lookups.variables import uses_of
+from mx_rec.saved_parts import manifest_key
 
 _SAVE_INPUTS = 3  # prefix, names, slices; tensors follow
 _NOTHING_LEFT = "mx_rec/converted_tables"
@@ -43,11 +44,6 @@ class SavedTable:
     handle: TensorRef
     saves: list[str] = field(default_factory=list)
     restores: list[str] = field(default_factory=list)
-
-
-def manifest_key(table_name: str) -> str:
-    """The name of a table's manifest in a checkpoint, as `mx_rec.checkpoint.manifest_key` has it."""
-    return f"mx_rec/{table_name}/manifest"
 
 
 def why_not_taken_out(view: GraphView, saves: Iterable[tuple[str, int]], restores: Iterable[str]) -> Obstacle | None:

@@ -251,6 +251,61 @@ def test_a_model_that_inserts_is_refused(tmp_path):
     assert not (tmp_path / "frozen").exists()
 
 
+def _with_reference_variables(extra):
+    """Builds a model whose dense weights are reference variables; `extra` gets one and adds to what it predicts."""
+
+    def build():
+        table = create_table(tf.int64, 4, "user", tf1.random_normal_initializer(seed=2))
+        ids = tf1.placeholder(tf.int64, [None])
+        rows = sparse_lookup(table, ids, is_train=False)
+        parts = tf1.get_variable("w", [4, 2], partitioner=tf1.fixed_size_partitioner(2), use_resource=False)
+        bias = tf1.get_variable("bias", [2], initializer=tf1.constant_initializer([1.0, -2.0]), use_resource=False)
+        assert all(variable.op.type == "VariableV2" for variable in (*parts, bias))
+        outputs = {"y": tf.matmul(rows, tf.convert_to_tensor(parts)) + bias, **extra(bias)}
+        return {"ids": ids}, outputs, [sparse_lookup(table, tf.range(3, dtype=tf.int64))]
+
+    return build
+
+
+def test_reference_variables_are_frozen(tmp_path, capfd):
+    def more(bias):
+        is_on = tf1.placeholder_with_default(True, [])
+        itself = tf1.get_default_graph().get_tensor_by_name("bias:0")
+        tf1.disable_control_flow_v2()
+        branches = tf1.cond(is_on, lambda: tf.add(itself, 1.0), lambda: tf.add(itself, 2.0))
+        _, total = tf1.while_loop(lambda i, _: i < 3, lambda i, x: (i + 1, tf.add(itself, x)), (0, tf.zeros([2])))
+        tf1.enable_control_flow_v2()
+        types = {operation.type for operation in tf1.get_default_graph().get_operations()}
+        assert {"RefSwitch", "RefEnter"} <= types
+        return {"itself": itself, "cond": branches, "loop": total}
+
+    _save(tmp_path / "model", _with_reference_variables(more))
+    capfd.readouterr()
+    assert recgraph(["freeze", str(tmp_path / "model"), str(tmp_path / "frozen")]) == 0
+    assert "deprecated" not in capfd.readouterr().err
+    with tf1.Session(graph=tf.Graph()) as session:
+        nodes = tf1.saved_model.load(session, ["serve"], str(tmp_path / "frozen")).graph_def.node
+        assert not {"VariableV2", "RefSwitch", "RefEnter"} & {node.op for node in nodes}
+    feed = {"ids": np.array([0, 2, 77])}
+    expected, got = (_predict(tmp_path / name, feed) for name in ("model", "frozen"))
+    assert expected["itself"].tolist() == [1.0, -2.0]
+    assert expected["loop"].tolist() == [3.0, -6.0]
+    assert got.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(got[name], value, err_msg=name)
+
+
+def test_a_write_of_a_reference_variable_is_refused(tmp_path, capsys):
+    _save(
+        tmp_path / "model",
+        _with_reference_variables(lambda bias: {"count": tf1.assign_add(bias, [1.0, 1.0], name="counted")}),
+    )
+    assert recgraph(["freeze", str(tmp_path / "model"), str(tmp_path / "frozen")]) == 3
+    error = " ".join(capsys.readouterr().err.split())
+    assert "node 'counted' (AssignAdd) needs the reference variable 'bias' itself" in error
+    assert not (tmp_path / "frozen").exists()
+
+
 def test_what_is_no_saved_model(tmp_path):
     with pytest.raises(GraphFileError, match="cannot be loaded as a SavedModel"):
         freeze_saved_model(tmp_path / "none", tmp_path / "frozen")

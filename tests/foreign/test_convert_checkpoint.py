@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from mx_rec import ops
 from mx_rec.checkpoint.saved_tables import read_saved_tables
+from mx_rec.checkpoint.tensors import write_tensors
 from mx_rec.cli import app
 
 tf1 = tf.compat.v1
@@ -87,6 +88,34 @@ def test_rows_and_slots_are_those_of_the_checkpoint(tmp_path) -> None:
     np.testing.assert_array_equal(tf.train.load_checkpoint(new).get_tensor("item"), reader.get_tensor("item"))
 
 
+def copied_without(old: str, new: str, *names: str) -> None:
+    """Another checkpoint, that lacks some tensors."""
+    reader = tf.train.load_checkpoint(old)
+    write_tensors(
+        new, {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if name not in names}
+    )
+
+
+def test_slots_that_were_not_saved_begin_anew(tmp_path, capsys) -> None:
+    meta_graph = plain.meta_graph("matrix_factorization", "adagrad")
+    (tmp_path / "in.meta").write_bytes(meta_graph.SerializeToString())
+    old, new = str(tmp_path / "old"), str(tmp_path / "new")
+    train_before(meta_graph, old)
+    copied_without(old, str(tmp_path / "bare"), "user/Adagrad")
+    recgraph("rewrite", tmp_path / "in.meta", tmp_path / "out.meta", "--convert", "user", "--convert", "item")
+    capsys.readouterr()
+    assert recgraph("convert-checkpoint", tmp_path / "out.meta", tmp_path / "bare", new) == 0
+    out = capsys.readouterr().out
+    assert "table 'user': 50 rows of 'user'; OLD has no slots of Adagrad, so they begin anew" in out
+    assert "table 'item': 50 rows of 'item' with the slots of Adagrad" in out
+    tables = {name: next(table.blocks()).columns["rows"] for name, table in read_saved_tables(new).items()}
+    reader = tf.train.load_checkpoint(old)
+    np.testing.assert_array_equal(tables["user"][:, : plain.DIM], reader.get_tensor("user"))
+    np.testing.assert_array_equal(tables["user"][:, plain.DIM :], np.full([plain.ROWS, plain.DIM], 0.1, np.float32))
+    np.testing.assert_array_equal(tables["item"][:, plain.DIM :], reader.get_tensor("item/Adagrad"))
+    assert np.isfinite(train_after(tmp_path / "out.meta", new)).all()
+
+
 class TestRefused:
     @pytest.fixture
     def files(self, tmp_path):
@@ -110,6 +139,26 @@ class TestRefused:
         recgraph("rewrite", files / "other.meta", files / "out.meta", "--convert", "emb")
         message = self.refused(capsys, files / "out.meta", files / "old", files / "new")
         assert "has no tensor 'emb', from which table 'emb' was made" in message
+
+    def test_some_slots_without_the_others(self, tmp_path, capsys) -> None:
+        meta_graph = plain.meta_graph("lookup_resource", "adam")
+        (tmp_path / "in.meta").write_bytes(meta_graph.SerializeToString())
+        train_before(meta_graph, str(tmp_path / "old"))
+        copied_without(str(tmp_path / "old"), str(tmp_path / "half"), "emb/Adam_1")
+        recgraph("rewrite", tmp_path / "in.meta", tmp_path / "out.meta", "--convert", "emb")
+        message = self.refused(capsys, tmp_path / "out.meta", tmp_path / "half", tmp_path / "new")
+        assert "has no tensor 'emb/Adam_1', from which table 'emb' was made" in message
+
+    def test_other_columns(self, files, capsys) -> None:
+        recgraph("rewrite", files / "in.meta", files / "out.meta", "--convert", "user")
+        reader = tf.train.load_checkpoint(str(files / "old"))
+        names = reader.get_variable_to_shape_map()
+        tensors = {name: reader.get_tensor(name) for name in names}
+        write_tensors(str(files / "wide"), {**tensors, "user": np.zeros([plain.ROWS, plain.DIM + 2], np.float32)})
+        message = self.refused(capsys, files / "out.meta", files / "wide", files / "new")
+        assert "'user' has shape [50, 10]" in message
+        assert "expected [rows, 8], since table 'user' of the graph has dim 8" in message
+        assert not list(files.glob("new*"))
 
     def test_no_checkpoint(self, files, capsys) -> None:
         recgraph("rewrite", files / "in.meta", files / "out.meta", "--convert", "user")
