@@ -260,6 +260,43 @@ def test_rows_stand_still_where_other_ops_write_them(tmp_path):
     assert not any(read_saved_table(prefix, "t").manifest.is_delta for prefix in prefixes)
 
 
+@pytest.mark.parametrize("what", ["rows", "slots", "assign"])
+@pytest.mark.parametrize("pruned", [False, True])
+def test_a_delta_after_an_assignment_is_a_full_save(tmp_path, what, pruned):
+    """Deltas know of rows that were looked up; initializers and assignments look up none."""
+    start(False)
+    table = create_table(tf.int64, DIM, "t", tf1.random_normal_initializer(seed=1), device_vocabulary_size=CAPACITY)
+    ids = tf1.placeholder(tf.int64, [None])
+    optimizer = adagrad.create_hash_optimizer(0.1)
+    step = optimizer.minimize(tf.reduce_sum(tf.square(sparse_lookup(table, ids))))
+    slots = [optimizer.get_slot(table.variable, name) for name in optimizer.get_slot_names()]
+    value = np.full([CAPACITY, DIM], 2.0, np.float32)
+    change = {
+        "rows": lambda: table.variable.initializer,
+        "slots": lambda: tf1.variables_initializer(slots),
+        "assign": lambda: table.variable.assign(value).op,
+    }[what]()
+    saver = tf1.train.Saver(max_to_keep=None)
+    config = tf1.ConfigProto()
+    config.graph_options.place_pruned_graph = pruned
+
+    def save(n: int) -> str:
+        return save_incremental(saver, session, f"{tmp_path}/m", n, delta=True, write_meta_graph=False)
+
+    with tf1.Session(config=config) as session:
+        session.run(tf1.global_variables_initializer())
+        for n in range(3):
+            session.run(step, {ids: np.arange(20)})
+            before = save(n)
+        session.run(step, {ids: [3, 4]})
+        session.run(change)
+        delta = save(3)
+        full = saver.save(session, f"{tmp_path}/full", write_meta_graph=False)
+    assert read_saved_table(before, "t").manifest.is_delta != (pruned or what == "assign")
+    assert not read_saved_table(delta, "t").manifest.is_delta
+    assert content(delta) == content(full)
+
+
 WRITERS = {
     "scatter of fed rows": lambda variable, offsets: tf1.scatter_add(
         variable, tf1.placeholder(tf.int64, [None]), tf1.placeholder(tf.float32, [None, DIM])
