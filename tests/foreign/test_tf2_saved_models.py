@@ -32,6 +32,7 @@ CONVERTED = {  # variables that become tables
     "branch": 1,
     "sealed": 1,
     "trained": 1,
+    "graded": 1,
 }
 STAY = {  # why not
     "loop": "op 'While' takes a variable into a function that is not inlined",
@@ -139,6 +140,20 @@ def test_a_fresh_process_loads_them_all(models: Path, tmp_path: Path) -> None:
     before, after = found[: len(names)], found[len(names) :]
     assert before == after
     assert before[names.index("keras")] != before[names.index("keras_2")]
+
+
+def test_gradients_that_functions_have_of_their_own(models: Path, tmp_path: Path) -> None:
+    """Of a function that is called the gradient stays; of one that is not, nothing names it any more."""
+    out = tmp_path / "out"
+    assert recgraph("rewrite", models / "graded", out, "--convert", "*_embedding*") == 0
+    before, after = (graph_of(directory).graph_def.library for directory in (models / "graded", out))
+    assert before.registered_gradients
+    names = {function.signature.name for function in after.function}
+    called = {entry.registered_op_type for entry in after.registered_gradients}
+    assert {entry.gradient_func for entry in after.registered_gradients} <= names
+    nodes = [node for function in after.function for node in function.node_def]
+    assert called == {node.attr["_gradient_op_type"].s.decode() for node in nodes if "_gradient_op_type" in node.attr}
+    assert called
 
 
 def test_training_in_a_signature(models: Path, tmp_path: Path) -> None:

@@ -195,6 +195,26 @@ class Trained(tf.Module):
         return {"loss": loss}
 
 
+class Graded(tf.Module):
+    """A gradient of its own in a function that takes no rows of a table, so that it stays a call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.user, self.dense = variable("user_embedding"), tf.Variable(tf.random.normal([DIM, DIM]), name="dense")
+
+    @tf.function
+    def tower(self, rows: Any) -> Any:
+        @tf.custom_gradient
+        def clipped(x: Any) -> Any:
+            return tf.minimum(x, 1.0), lambda gradient: 2.0 * gradient
+
+        return clipped(rows @ self.dense)
+
+    @tf.function(input_signature=[IDS])
+    def __call__(self, ids: Any) -> dict[str, Any]:
+        return {"out": self.tower(tf.nn.embedding_lookup(self.user, ids))}
+
+
 def keras(directory: str, *, fit: bool = False) -> None:
     """A functional model; of Keras 2 with its optimizer, of Keras 3 exported."""
     inputs = tf.keras.Input([3], dtype="int64", name="ids")
@@ -235,6 +255,7 @@ MODELS: dict[str, Callable[[str], None]] = {
     "branch": module(Branch),
     "loop": module(Loop),
     "sealed": module(Sealed),
+    "graded": module(Graded),
     "trained": module(Trained, "train"),
     "momentum": module(lambda: Trained(momentum=True), "train"),
 }
