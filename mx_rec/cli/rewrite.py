@@ -168,6 +168,7 @@ def passes_for(loaded: LoadedGraph, options: RewriteOptions) -> list[Pass]:
         PipelineOptions(
             static_tables=_static_tables(options),
             static_keep=loaded.referenced_nodes(variables=False, objects=False).union(options.keep),
+            inline_calls=options.passes is None or "inline_calls" in options.passes,
             entries=_entries(loaded, options),
             prefetch=options.prefetch,
             parallel_calls=options.parallel_calls,

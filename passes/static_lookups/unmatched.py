@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from mx_rec.graph import marks
 from mx_rec.graph.op_signatures import OP_TABLE
@@ -17,14 +17,20 @@ from mx_rec.passes.static_lookups.variables import variable_nodes
 _SHOWN = 5
 
 
-def unmatched(view: GraphView, choices: Iterable[TableChoice]) -> Iterator[Refusal]:
-    """Refusals of variables that functions alone look up, and of patterns that name no variable that is looked up."""
+def unmatched(view: GraphView, choices: Iterable[TableChoice], refused: Collection[str] = ()) -> Iterator[Refusal]:
+    """Refusals of variables that functions alone look up, and of patterns that name no variable that is looked up.
+
+    Args:
+        view: the graph.
+        choices: what was asked for.
+        refused: variables that have been refused before.
+    """
     static = static_variables(view)
     known = {name for variable in static for name in variable.nodes}
     nodes = [name for node in view.nodes_of(OP_TABLE) for name in node.strings_attr(marks.CONVERTED)]
     converted = [*nodes, *(name.rpartition("/part_")[0] for name in nodes)]
     others = [node for node in variable_nodes(view) if node.name not in known]
-    told: set[str] = set()
+    told = set(refused)
     for choice in choices:
         found = any(choice.matches(variable) for variable in static)
         for node in others:

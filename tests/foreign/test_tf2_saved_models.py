@@ -216,7 +216,8 @@ def test_what_stays_is_a_copy(models: Path, tmp_path: Path, name: str, capsys: A
 def test_why_single_variables_stay(models: Path, tmp_path: Path, capsys: Any) -> None:
     assert recgraph("rewrite", models / "sealed", tmp_path / "1", "--convert", "*_embedding", "--report", "json") == 0
     report = json.loads(capsys.readouterr().out)
-    (inlining, *_) = report["meta_graphs"][0]["passes"]
+    (inlining, converting, *_) = report["meta_graphs"][0]["passes"]
+    assert converting["refusals"] == []
     reasons = [refusal["reason"] for refusal in inlining["refusals"]]
     assert len(reasons) == 2
     assert any("which is not to be inlined (_noinline)" in reason for reason in reasons)
