@@ -15,6 +15,7 @@ from mx_rec.passes.base import Pass, PassOutcome, Refusal
 from mx_rec.passes.static_lookups.calls import callers, chosen_variables
 from mx_rec.passes.static_lookups.planning import plan_tables
 from mx_rec.passes.static_lookups.plans import TableChoice
+from mx_rec.passes.static_lookups.updates import calls_of_gradients
 from mx_rec.passes.static_lookups.variables import ancestors
 
 _MAX_NODES = 1_000_000  # that calls of calls of ... may become
@@ -35,8 +36,9 @@ class InlineCalls(Pass):
                          Assert "call/Assert" - - - - - - - - - - - - - - - - - - - - ^
 
     The serving graph of a SavedModel of TensorFlow 2 is such: signatures, and what saves and restores, are calls.
-    Calls in functions that are inlined follow if they take the variable; others stay calls, and so do all that take
-    none. The functions stay in the library, where an object graph may name them.
+    Calls in functions that are inlined follow if they take the variable, or if the gradients of its updates come out
+    of them; others stay calls, and so do all that take none. The functions stay in the library, where an
+    object graph may name them.
 
     As TensorFlow inlines a call when it runs a graph: see `mx_rec.graph.inlining`. A node of the name of the call
     hands its results on, so that names of signatures hold.
@@ -94,6 +96,7 @@ class _Inlining:
         self._author = author
         self._chains: dict[str, tuple[str, ...]] = {}  # the functions that a call came out of
         self._control_flow = ControlFlowV1(view)  # calls that come out of others are where those were
+        self._left: set[str] = set()  # calls on the way of gradients that are not inlined
         self._calls = 0
         self._added = 0
 
@@ -103,10 +106,12 @@ class _Inlining:
         while waiting := self._waiting(stuck):
             edits = EditSet(author=self._author)
             for call, names in waiting.items():
-                if stuck.keys() >= set(names):
+                if names and stuck.keys() >= set(names):
                     continue
                 obstacle = self._inline(call, edits)
-                if obstacle is not None:
+                if obstacle is not None and not names:
+                    self._left.add(call)
+                elif obstacle is not None:
                     stuck.update((name, obstacle) for name in names if name not in stuck)
                 if self._added > _MAX_NODES:  # of which the variables that are left may need few
                     return stuck
@@ -144,11 +149,21 @@ class _Inlining:
         return f"{self._calls} calls that take variables {names} inlined: {self._added} nodes"
 
     def _waiting(self, stuck: Collection[str]) -> dict[str, list[str]]:
-        """The nodes that give a variable to a function, each with its variables; of variables not stuck."""
+        """The nodes that give a variable to a function, each with its variables; of variables not stuck.
+
+        Of variables that none takes any more, the calls that give gradients to their updates; if one of these is not
+        inlined, whether that matters is seen in the end.
+        """
         found: dict[str, list[str]] = {}
         for target in self.targets:
-            for name in callers(self.view, target) if target not in stuck else ():
+            if target in stuck:
+                continue
+            taking = callers(self.view, target)
+            for name in taking:
                 found.setdefault(name, []).append(target)
+            for name in calls_of_gradients(self.view, target) if not taking else ():
+                if name not in self._left:
+                    found.setdefault(name, [])
         return found
 
     def _inline(self, name: str, edits: EditSet) -> Obstacle | None:

@@ -45,8 +45,8 @@ def unmatched(view: GraphView, choices: Iterable[TableChoice], refused: Collecti
                     yield Refusal(node.name, f"{reason} (it stays a variable)")
         if not found and not any(fnmatch.fnmatchcase(name, choice.variable) for name in converted):
             names = [repr(variable.name) for variable in static if variable.obstacle is None]
+            names += [repr(node.name) for node in others if caller_that_looks_up(view, node.name) is not None]
             more = ", ..." if len(names) > _SHOWN else ""
             there = f"there are {', '.join(names[:_SHOWN])}{more}" if names else "there is none"
-            yield Refusal(
-                choice.variable, f"is the name or pattern of no variable of which rows are looked up; {there}"
-            )
+            reason = f"is the name or pattern of no variable of which rows are looked up; {there}"
+            yield Refusal(choice.variable, reason, is_pattern=True)

@@ -33,10 +33,12 @@ CONVERTED = {  # variables that become tables
     "sealed": 1,
     "trained": 1,
     "graded": 1,
+    "nested": 1,
 }
 STAY = {  # why not
     "loop": "op 'While' takes a variable into a function that is not inlined",
     "momentum": "keeps a momentum in a slot",
+    "adagrad": "slot: is a slot that has no initial value in the graph: of a SavedModel of TensorFlow 2",
 }
 PREDICT = """
 import json, sys
@@ -156,13 +158,14 @@ def test_gradients_that_functions_have_of_their_own(models: Path, tmp_path: Path
     assert called
 
 
-def test_training_in_a_signature(models: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["trained", "nested"])
+def test_training_in_a_signature(models: Path, tmp_path: Path, name: str) -> None:
     """SGD is known; ids of a batch are distinct, so the bits are the same."""
     out = tmp_path / "out"
-    assert recgraph("rewrite", models / "trained", out, "--convert", "user_embedding") == 0
+    assert recgraph("rewrite", models / name, out, "--convert", "user_embedding") == 0
     assert "MxRecApplySgdByAddress" in ops_of(out)
     assert "MxRecFind" in ops_of(out)
-    before, after = (runs.served(directory, "train", steps=5) for directory in (models / "trained", out))
+    before, after = (runs.served(directory, "train", steps=5) for directory in (models / name, out))
     losses = [step["loss"] for step in before]
     assert len(set(map(float, losses))) == 5
     assert losses == [step["loss"] for step in after]
@@ -229,7 +232,11 @@ def test_why_single_variables_stay(models: Path, tmp_path: Path, capsys: Any) ->
 
 def test_a_pattern_that_names_nothing(models: Path, tmp_path: Path, capsys: Any) -> None:
     assert recgraph("rewrite", models / "two", tmp_path / "out", "--convert", "dens*", "--strict") == 3
-    assert "is the name or pattern of no variable of which rows are looked up" in capsys.readouterr().err
+    reason = "is the name or pattern of no variable of which rows are looked up; there are"
+    assert f"{reason} 'item_embedding', 'user_embedding'" in capsys.readouterr().err
+    assert recgraph("rewrite", models / "two", tmp_path / "written", "--convert", "dens*", "--convert", "user*") == 0
+    captured = capsys.readouterr()
+    assert captured.err == f"recgraph: warning: 'dens*' {reason} 'user_embedding', 'item_embedding'\n"
     assert recgraph("rewrite", models / "two", tmp_path / "out") == 0
     assert (tmp_path / "out" / "saved_model.pb").read_bytes() == (models / "two" / "saved_model.pb").read_bytes()
 
