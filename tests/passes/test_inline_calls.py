@@ -277,6 +277,25 @@ def test_calls_stay_for_all_reasons_of_the_conversion(choice: TableChoice, keep:
     assert "its calls stay for variable 'emb'" in refusal.reason
 
 
+def test_a_gradient_out_of_a_call_that_stays() -> None:
+    """The lookup is in the open, so that nothing is inlined for it."""
+    graph = StaticGraph()
+    ids = graph.add("ids", "Placeholder", (), {"dtype": attr_type(DT_INT64)})
+    emb = graph.variable("emb")
+    rows = graph.gather("lookup", emb, ids)
+    backward = Function("backward", {"rows": DT_FLOAT}, {"values": DT_FLOAT})
+    backward.node("minus", "Neg", ["rows"], {"T": attr_type(DT_FLOAT)})
+    graph.add_function(backward.gives(values="minus:y:0"))
+    types = {"Tin": attr_types([DT_FLOAT]), "Tout": attr_types([DT_FLOAT])}
+    values = graph.add("gradient", "PartitionedCall", [rows], {"f": attr_func("backward"), **types})
+    graph.apply("update", "ResourceScatterSub", [emb], ids, values)
+    choices = (TableChoice("emb"),)
+    _, report = PassManager([EMB, ConvertStaticTables(choices, calls_inlined=True)]).run(graph.graph_def()).reports
+    (refusal,) = report.refusals
+    assert refusal.node == "update"
+    assert "adds what comes out of call 'gradient', which is not inlined" in refusal.reason
+
+
 def test_a_variable_is_refused_once() -> None:
     choices = (TableChoice("emb"),)
     first, second = PassManager([EMB, ConvertStaticTables(choices, calls_inlined=True)]).run(not_inlined()).reports
