@@ -17,10 +17,12 @@ class Refusal:
     Attributes:
         node: the node that stands in the way.
         reason: what about it, and what to do.
+        is_pattern: whether `node` is no node but a name or pattern among the options, which nothing in the graph has.
     """
 
     node: str
     reason: str
+    is_pattern: bool = False
 
     def __str__(self) -> str:
         return f"{self.node}: {self.reason}"

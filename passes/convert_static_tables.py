@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from mx_rec.graph.iterators import Obstacle
-from mx_rec.graph.op_signatures import OP_TABLE
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.base import Pass, PassOutcome, Refusal
+from mx_rec.passes.static_lookups.calls import chosen_variables
 from mx_rec.passes.static_lookups.conversion import Conversion
-from mx_rec.passes.static_lookups.lookups import StaticVariable, static_variables
-from mx_rec.passes.static_lookups.plans import TableChoice, TablePlan, make_plan, readers_of_ids, table_name_of
+from mx_rec.passes.static_lookups.planning import plan_tables
+from mx_rec.passes.static_lookups.plans import TableChoice, TablePlan
 from mx_rec.passes.static_lookups.rules import RULE_NAMES
 from mx_rec.passes.static_lookups.unmatched import unmatched
 
@@ -41,6 +39,8 @@ class ConvertStaticTables(Pass):
     Attributes:
         tables: which variables, and how; without any the pass changes nothing.
         keep: names of nodes that must stay.
+        calls_inlined: whether `inline_calls` has run before. A variable that functions still look up has been refused
+            there then, with the reason, and is not refused again.
 
     Preconditions: the variable is float32 [rows, columns], known. The Saver of the graph saves the other variables.
 
@@ -53,65 +53,28 @@ class ConvertStaticTables(Pass):
     name: ClassVar[str] = "convert_static_tables"
     tables: tuple[TableChoice, ...] = ()
     keep: frozenset[str] = field(default_factory=frozenset)
+    calls_inlined: bool = False
 
     def run(self, view: GraphView) -> PassOutcome:
         """See `Pass.run`."""
         if not self.tables:
             return PassOutcome()
         conversion = Conversion(view, self.name, self.keep)
-        plans, refusals = self._plans(view)
+        plans, staying = plan_tables(view, self.tables, self.keep)
+        left = set(chosen_variables(view, self.tables)) if self.calls_inlined else set()
+        refusals = [
+            Refusal(obstacle.node, f"{obstacle.reason} (variable {variable.name!r} stays)")
+            for variable, obstacle in staying
+            if left.isdisjoint(variable.nodes)
+        ]
         # Variables that share bounded ids lose the bound together, so one that stays keeps it for the others.
         notes = [_note(plan) for plan in plans]
         for plan in plans:
             conversion.convert(plan)
-        refusals = [*refusals, *unmatched(view, self.tables)]
+        refusals = [*refusals, *unmatched(view, self.tables, left)]
         if not notes:
             return PassOutcome(refusals=refusals)
         return PassOutcome(conversion.finish(), notes, refusals)
-
-    def _plans(self, view: GraphView) -> tuple[list[TablePlan], list[Refusal]]:
-        """The plans of all variables that can become tables together, and why the others cannot."""
-        chosen = [
-            (variable, choice) for variable in static_variables(view) if (choice := _choice(self.tables, variable))
-        ]
-        unbounded = [variable for variable, choice in chosen if choice.drop_modulo]
-        while True:
-            readers = frozenset(name for variable in unbounded for name in readers_of_ids(view, variable))
-            plans, refusals = self._plans_with(view, chosen, readers)
-            planned = [plan.variable for plan in plans]
-            left = [variable for variable in unbounded if variable in planned]
-            if len(left) == len(unbounded):
-                return plans, refusals
-            unbounded = left
-
-    def _plans_with(
-        self, view: GraphView, chosen: Sequence[tuple[StaticVariable, TableChoice]], readers: Collection[str]
-    ) -> tuple[list[TablePlan], list[Refusal]]:
-        plans: list[TablePlan] = []
-        refusals: list[Refusal] = []
-        owners = {node.str_attr("table_name"): f"node {node.name!r}" for node in view.nodes_of(OP_TABLE)}
-        reserved = {choice.name for choice in self.tables if choice.name}
-        for variable, choice in chosen:
-            name = choice.name or table_name_of(variable.name, reserved.union(owners))
-            if name in owners:
-                reason = (
-                    f"would be table {name!r}, which is the name of that of {owners[name]} already; name each "
-                    f"differently (variable {variable.name!r} stays)"
-                )
-                refusals.append(Refusal(variable.nodes[0], reason))
-                continue
-            plan = make_plan(view, variable, choice, name, self.keep, readers)
-            if isinstance(plan, Obstacle):
-                refusals.append(Refusal(plan.node, f"{plan.reason} (variable {variable.name!r} stays)"))
-                continue
-            owners[plan.table_name] = f"variable {variable.name!r}"
-            plans.append(plan)
-        return plans, refusals
-
-
-def _choice(tables: Iterable[TableChoice], variable: StaticVariable) -> TableChoice | None:
-    """The first that matches."""
-    return next((choice for choice in tables if choice.matches(variable)), None)
 
 
 def _note(plan: TablePlan) -> str:

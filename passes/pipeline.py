@@ -29,6 +29,7 @@ class PipelineOptions:
     Attributes:
         static_tables: variables of plain TensorFlow that become tables.
         static_keep: names of nodes that such a variable must not take with it.
+        inline_calls: whether calls that look such variables up are inlined before.
         entries: names of the nodes by which the graph is used; `None` where not all are known.
         prefetch: batches prepared ahead of the step, at least 1.
         parallel_calls: batches prepared at the same time, at least 1.
@@ -45,6 +46,7 @@ class PipelineOptions:
 
     static_tables: tuple[TableChoice, ...] = ()
     static_keep: frozenset[str] = field(default_factory=frozenset)
+    inline_calls: bool = True
     entries: frozenset[str] | None = None
     prefetch: int = 1
     parallel_calls: int = 1
@@ -76,14 +78,12 @@ PIPELINE: tuple[Stage, ...] = (
     Stage(
         InlineCalls,
         "first: brings lookups that functions do into the open; only for variables that become tables",
-        lambda options: InlineCalls(options.static_tables, options.entries) if options.static_tables else None,
+        lambda options: _inline_calls(options) if options.static_tables and options.inline_calls else None,
     ),
     Stage(
         ConvertStaticTables,
         "before the others: what it makes are lookups like others; on request only",
-        lambda options: (
-            ConvertStaticTables(options.static_tables, options.static_keep) if options.static_tables else None
-        ),
+        lambda options: _convert_static_tables(options) if options.static_tables else None,
     ),
     Stage(
         FindLookups,
@@ -144,6 +144,14 @@ def default_pipeline(options: PipelineOptions | None = None) -> list[Pass]:
     """The rewrite, in order."""
     made = (stage.make(options or PipelineOptions()) for stage in PIPELINE)
     return [step for step in made if step is not None]
+
+
+def _inline_calls(options: PipelineOptions) -> InlineCalls:
+    return InlineCalls(options.static_tables, options.entries, options.static_keep)
+
+
+def _convert_static_tables(options: PipelineOptions) -> ConvertStaticTables:
+    return ConvertStaticTables(options.static_tables, options.static_keep, options.inline_calls)
 
 
 def _hot_embedding(options: PipelineOptions) -> HotEmbedding:

@@ -152,6 +152,7 @@ def _rewrite(source: str, target: str, options: RewriteOptions) -> None:
     result = run_passes(loaded, passes, options.dump_dir)
     click.echo(report_of(result, options), nl=False)
     stop_if_refused(result, options)
+    warn_of_patterns([result])
     if result.modified:
         files.save_graph(loaded, result.view, target)
     elif files.copy_graph(loaded, target):
@@ -168,6 +169,7 @@ def passes_for(loaded: LoadedGraph, options: RewriteOptions) -> list[Pass]:
         PipelineOptions(
             static_tables=_static_tables(options),
             static_keep=loaded.referenced_nodes(variables=False, objects=False).union(options.keep),
+            inline_calls=options.passes is None or "inline_calls" in options.passes,
             entries=_entries(loaded, options),
             prefetch=options.prefetch,
             parallel_calls=options.parallel_calls,
@@ -261,6 +263,17 @@ def stop_if_refused(result: PipelineResult, options: RewriteOptions) -> None:
     refusals = [(report.name, refusal) for report in result.reports for refusal in report.refusals]
     if refusals and options.strict:
         raise RewriteRefused(_refusal_message(*refusals[0], others=len(refusals) - 1))
+
+
+def warn_of_patterns(results: Sequence[PipelineResult]) -> None:
+    """Remarks on what was asked for and is in no graph, which is easily overlooked in a report."""
+    of_graphs = [
+        {refusal.node: refusal for report in result.reports for refusal in report.refusals if refusal.is_pattern}
+        for result in results
+    ]
+    for pattern, refusal in of_graphs[0].items():
+        if all(pattern in refusals for refusals in of_graphs):
+            say(f"warning: '{pattern}' {refusal.reason}")
 
 
 def _refusal_message(name: str, refusal: Refusal, others: int) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Callable
 import click
 
 from mx_rec.cli.console import RewriteRefused, UnusableFile, say
-from mx_rec.cli.rewrite import RewriteOptions, passes_for, report_of, run_passes, stop_if_refused
+from mx_rec.cli.rewrite import RewriteOptions, passes_for, report_of, run_passes, stop_if_refused, warn_of_patterns
 
 if TYPE_CHECKING:
     from mx_rec.graph.files import LoadedGraph
@@ -43,6 +43,7 @@ def rewrite_saved_model(loaded: LoadedSavedModel, target: str, options: RewriteO
     click.echo(_report(loaded, results, options), nl=False)
     for result in results:
         stop_if_refused(result, options)
+    warn_of_patterns(results)
     origins = _new_origins(loaded, results)
     writer = _filler(origins, click.echo if options.report == "text" else say) if origins else None
     save_saved_model(loaded, [result.view if result.modified else None for result in results], target, writer)

@@ -14,6 +14,7 @@ from mx_rec.graph.view import FunctionDef, GraphView
 
 _DROPPED_ATTRS = frozenset({"_class", "_output_shapes"})
 _OWN_PREFIX = "_mx_rec_"
+_GRADIENT_TYPE = "_gradient_op_type"
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_]")
 
 
@@ -23,14 +24,26 @@ def sanitized(name: str) -> str:
     return cleaned if cleaned[:1].isalpha() else f"n{cleaned}"
 
 
-def functions_called(functions: Iterable[FunctionDef], nodes: Iterable[NodeDef]) -> list[FunctionDef]:
-    """Those of the functions that the nodes call, or that one of these calls, in order."""
+def functions_called(
+    functions: Iterable[FunctionDef], nodes: Iterable[NodeDef], gradients: Mapping[str, str] | None = None
+) -> list[FunctionDef]:
+    """Those of the functions that the nodes call, or that one of these calls, in order.
+
+    Args:
+        functions: of a library.
+        nodes: of the graph.
+        gradients: function of each type of gradient that the library registers, as `tf.custom_gradient` does; one that
+            a node names as its own counts as called.
+    """
+    gradients = gradients or {}
     by_name = {function.signature.name: function for function in functions}
     called: set[str] = set()
     stack = list(nodes)
     while stack:
         node = stack.pop()
         names = [node.op]
+        if _GRADIENT_TYPE in node.attr:
+            names.append(gradients.get(node.attr[_GRADIENT_TYPE].s.decode(), ""))
         for value in node.attr.values():
             if value.HasField("func"):
                 names.append(value.func.name)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional, Union
 
 from google.protobuf import text_format
+from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 from mx_rec.errors import GraphFileError
@@ -238,7 +239,16 @@ def _without_dead_functions(meta_graph: Any, parts: _messages.GraphParts) -> _me
     goes = meta_graph.HasField("object_graph_def") and _meta_graph.loses_object_graph(parts.nodes)
     if not goes or parts.rest.library.gradient:  # which names functions too
         return parts
-    return parts._replace(functions=functions_called(parts.functions, parts.nodes))
+    registered = {entry.registered_op_type: entry.gradient_func for entry in parts.rest.library.registered_gradients}
+    functions = functions_called(parts.functions, parts.nodes, registered)
+    rest = graph_pb2.GraphDef()
+    rest.CopyFrom(parts.rest)
+    del rest.library.registered_gradients[:]
+    names = {function.signature.name for function in functions}  # TensorFlow waits for those that are not there
+    rest.library.registered_gradients.extend(
+        entry for entry in parts.rest.library.registered_gradients if entry.gradient_func in names
+    )
+    return parts._replace(functions=functions, rest=rest)
 
 
 def _largest_parts(loaded: LoadedSavedModel) -> _messages.GraphParts:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from mx_rec.graph.iterators import Obstacle
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.view import GraphView
-from mx_rec.passes.static_lookups.rules import ADAM, Rule, Slot, Update
+from mx_rec.passes.static_lookups.rules import ADAM, Rule, Slot, Update, why_not_one_initial_value
 from mx_rec.passes.static_lookups.values import is_one_minus, same, stripped, uniform_value
 from mx_rec.passes.static_lookups.variables import ASSIGNS, Uses, uses_of
 
@@ -137,7 +137,7 @@ def _slot(view: GraphView, moment: _Moment, readers: set[str]) -> tuple[list[str
     if foreign:
         return [], Obstacle(foreign[0], f"uses {moment.variable!r}, a moment of Adam, for another purpose")
     if len(uses.initial) != 1:
-        return [], Obstacle(moment.variable, f"is a moment with {len(uses.initial)} initial values; expected one")
+        return [], Obstacle(moment.variable, why_not_one_initial_value("a moment of Adam", len(uses.initial)))
     if uniform_value(view, view.node(uses.initial[0]).inputs[1]) != 0:
         return [], Obstacle(uses.initial[0], "gives a moment of Adam an initial value other than 0")
     nodes = [moment.decay.name, moment.scatter.name, product, *_reads_of_update(view, uses)]

@@ -142,10 +142,12 @@ def make_plan(
         keep: nodes that must stay.
         readers: the gathers and updates of other variables that lose the bound of their ids at the same time.
     """
-    obstacle = why_it_stays(view, variable)
+    obstacle = variable.obstacle or _other_uses(view, variable)
+    if obstacle is not None:
+        return obstacle
     training = training_of(view, variable)
-    if obstacle is not None or isinstance(training, Obstacle):
-        return obstacle or training  # type: ignore[return-value]
+    if isinstance(training, Obstacle):
+        return training
     updates = () if training is None else training.updates
     slots = [slot.variable for update in updates for slot in update.slots]
     obstacle = _kept(view, variable, slots, updates, keep)
@@ -182,13 +184,6 @@ def make_plan(
         bounds=tuple(bounds),
         checks_ids=choice.initial_values == FROM_VARIABLE,
     )
-
-
-def why_it_stays(view: GraphView, variable: StaticVariable) -> Obstacle | None:
-    """Why no choice makes a table of a variable, for what the graph does with it; `None` if one may."""
-    obstacle = variable.obstacle or _other_uses(view, variable)
-    training = None if obstacle is not None else training_of(view, variable)
-    return training if isinstance(training, Obstacle) else obstacle
 
 
 def readers_of_ids(view: GraphView, variable: StaticVariable) -> set[str]:

@@ -57,3 +57,13 @@ class Update:
     gradient: TensorRef
     nodes: tuple[str, ...]
     slots: tuple[Slot, ...]
+
+
+def why_not_one_initial_value(what: str, count: int) -> str:
+    """Why a slot variable with so many initial values in the graph cannot be that of a table."""
+    if count:
+        return f"is {what} with {count} initial values; expected one"
+    return (
+        f"is {what} that has no initial value in the graph: of a SavedModel of TensorFlow 2, which has none, only SGD "
+        "training is converted"
+    )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Union
 
+from mx_rec.graph.inlining import CALLS
 from mx_rec.graph.iterators import Obstacle
 from mx_rec.graph.node import Node, TensorRef
 from mx_rec.graph.view import GraphView
@@ -17,6 +18,7 @@ from mx_rec.passes.static_lookups.rules import (
     Rule,
     Slot,
     Update,
+    why_not_one_initial_value,
 )
 from mx_rec.passes.static_lookups.surroundings import SEGMENT_GRADIENTS
 from mx_rec.passes.static_lookups.values import flat_origin, small_number, small_value, stripped, uniform_value
@@ -81,6 +83,12 @@ def _why_unknown(node: Node, variable: str) -> str:
 def _scatter(view: GraphView, node: Node) -> Found:
     _, indices, values = node.inputs[:3]
     if not _has_rows(view, values):
+        calls = calls_that_give(view, [values])
+        if calls:
+            reason = (
+                f"adds what comes out of call {calls[0]!r}, which is not inlined; a table needs the values of each row"
+            )
+            return Obstacle(node.name, reason)
         return Obstacle(node.name, "adds what may be one number for all rows; a table needs the values of each row")
     # What is added is the gradient times a rate already; a rate of 1 or -1 changes no bit of it.
     rule = Rule(SGD, constants=(("learning_rate", _SCATTERS[node.op]),), attrs=(("weight_decay", 0.0),))
@@ -101,6 +109,30 @@ def _has_rows(view: GraphView, values: TensorRef, depth: int = 0) -> bool:
         return shape.op in ("ConcatV2", "Pack") or (known is not None and known.size > 0)
     elementwise = node.op in _ELEMENTWISE and depth < _MAX_DEPTH
     return elementwise and any(_has_rows(view, source, depth + 1) for source in node.inputs)
+
+
+def calls_of_gradients(view: GraphView, variable: str) -> list[str]:
+    """The calls out of which come the rows and the gradients of the sparse updates of a variable."""
+    writes = [view.node(name) for name in uses_of(view, variable).writes]
+    sparse = [node for node in writes if node.op in _SCATTERS or "SparseApply" in node.op]
+    return calls_that_give(view, [ref for node in sparse for ref in node.inputs[1:]])
+
+
+def calls_that_give(view: GraphView, refs: Iterable[TensorRef]) -> list[str]:
+    """The calls behind tensors and ops that compute element by element, or with the shape, what calls gave."""
+    found: dict[str, None] = {}
+    stack, seen = list(refs), set()
+    while stack:
+        ref = stripped(view, stack.pop())
+        node = view.node(ref.node)
+        if node.name in seen:
+            continue
+        seen.add(node.name)
+        if node.op in CALLS:
+            found[node.name] = None
+        elif node.op in _ELEMENTWISE or node.op in ("Reshape", "ConcatV2", "Unique", "UnsortedSegmentSum"):
+            stack.extend(node.inputs)
+    return list(found)
 
 
 def _adagrad(view: GraphView, node: Node) -> Found:
@@ -234,7 +266,7 @@ def initial_slot(view: GraphView, variable: str, owners: set[str]) -> Slot | Obs
     if alone:
         return Obstacle(alone[0], f"uses {variable!r}, a slot of {next(iter(sorted(owners)))!r}, for another purpose")
     if len(uses.initial) != 1:
-        return Obstacle(variable, f"is a slot with {len(uses.initial)} initial values; expected one")
+        return Obstacle(variable, why_not_one_initial_value("a slot", len(uses.initial)))
     value = uniform_value(view, view.node(uses.initial[0]).inputs[1])
     if value is None:
         return Obstacle(uses.initial[0], "gives a slot an initial value that is not one number for all rows")

@@ -32,8 +32,8 @@ _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
 def stripped(view: GraphView, ref: TensorRef) -> TensorRef:
     """The tensor behind nodes that hand on its value as it is."""
     node = view.node(ref.node)
-    while node.op in _SAME_VALUE and node.inputs:
-        ref = node.inputs[0]
+    while (node.op in _SAME_VALUE or node.op == "IdentityN") and ref.index < len(node.inputs):
+        ref = node.inputs[ref.index]
         node = view.node(ref.node)
     return ref
 

@@ -355,7 +355,7 @@ class TestFeeds:
             (np.ones([3, 2], np.int32), "takes int64 (None, 2)"),
             (np.ones([3], np.int64), "holds int64 [3], but placeholder 'ids' of A"),
             (np.ones([3, 5], np.int64), "holds int64 [3, 5]"),
-            (np.array([None, 1], object), "no .npy file of plain numbers or strings"),
+            (np.array(["a", "b"], object), "expected plain numbers or strings: save strings as np.array(x, 'S')"),
         ],
     )
     def test_wrong_array(self, feed, tmp_path, value, expected):

@@ -32,10 +32,13 @@ CONVERTED = {  # variables that become tables
     "branch": 1,
     "sealed": 1,
     "trained": 1,
+    "graded": 1,
+    "nested": 1,
 }
 STAY = {  # why not
     "loop": "op 'While' takes a variable into a function that is not inlined",
     "momentum": "keeps a momentum in a slot",
+    "adagrad": "slot: is a slot that has no initial value in the graph: of a SavedModel of TensorFlow 2",
 }
 PREDICT = """
 import json, sys
@@ -141,13 +144,28 @@ def test_a_fresh_process_loads_them_all(models: Path, tmp_path: Path) -> None:
     assert before[names.index("keras")] != before[names.index("keras_2")]
 
 
-def test_training_in_a_signature(models: Path, tmp_path: Path) -> None:
+def test_gradients_that_functions_have_of_their_own(models: Path, tmp_path: Path) -> None:
+    """Of a function that is called the gradient stays; of one that is not, nothing names it any more."""
+    out = tmp_path / "out"
+    assert recgraph("rewrite", models / "graded", out, "--convert", "*_embedding*") == 0
+    before, after = (graph_of(directory).graph_def.library for directory in (models / "graded", out))
+    assert before.registered_gradients
+    names = {function.signature.name for function in after.function}
+    called = {entry.registered_op_type for entry in after.registered_gradients}
+    assert {entry.gradient_func for entry in after.registered_gradients} <= names
+    nodes = [node for function in after.function for node in function.node_def]
+    assert called == {node.attr["_gradient_op_type"].s.decode() for node in nodes if "_gradient_op_type" in node.attr}
+    assert called
+
+
+@pytest.mark.parametrize("name", ["trained", "nested"])
+def test_training_in_a_signature(models: Path, tmp_path: Path, name: str) -> None:
     """SGD is known; ids of a batch are distinct, so the bits are the same."""
     out = tmp_path / "out"
-    assert recgraph("rewrite", models / "trained", out, "--convert", "user_embedding") == 0
+    assert recgraph("rewrite", models / name, out, "--convert", "user_embedding") == 0
     assert "MxRecApplySgdByAddress" in ops_of(out)
     assert "MxRecFind" in ops_of(out)
-    before, after = (runs.served(directory, "train", steps=5) for directory in (models / "trained", out))
+    before, after = (runs.served(directory, "train", steps=5) for directory in (models / name, out))
     losses = [step["loss"] for step in before]
     assert len(set(map(float, losses))) == 5
     assert losses == [step["loss"] for step in after]
@@ -201,7 +219,8 @@ def test_what_stays_is_a_copy(models: Path, tmp_path: Path, name: str, capsys: A
 def test_why_single_variables_stay(models: Path, tmp_path: Path, capsys: Any) -> None:
     assert recgraph("rewrite", models / "sealed", tmp_path / "1", "--convert", "*_embedding", "--report", "json") == 0
     report = json.loads(capsys.readouterr().out)
-    (inlining, *_) = report["meta_graphs"][0]["passes"]
+    (inlining, converting, *_) = report["meta_graphs"][0]["passes"]
+    assert converting["refusals"] == []
     reasons = [refusal["reason"] for refusal in inlining["refusals"]]
     assert len(reasons) == 2
     assert any("which is not to be inlined (_noinline)" in reason for reason in reasons)
@@ -213,7 +232,11 @@ def test_why_single_variables_stay(models: Path, tmp_path: Path, capsys: Any) ->
 
 def test_a_pattern_that_names_nothing(models: Path, tmp_path: Path, capsys: Any) -> None:
     assert recgraph("rewrite", models / "two", tmp_path / "out", "--convert", "dens*", "--strict") == 3
-    assert "is the name or pattern of no variable of which rows are looked up" in capsys.readouterr().err
+    reason = "is the name or pattern of no variable of which rows are looked up; there are"
+    assert f"{reason} 'item_embedding', 'user_embedding'" in capsys.readouterr().err
+    assert recgraph("rewrite", models / "two", tmp_path / "written", "--convert", "dens*", "--convert", "user*") == 0
+    captured = capsys.readouterr()
+    assert captured.err == f"recgraph: warning: 'dens*' {reason} 'user_embedding', 'item_embedding'\n"
     assert recgraph("rewrite", models / "two", tmp_path / "out") == 0
     assert (tmp_path / "out" / "saved_model.pb").read_bytes() == (models / "two" / "saved_model.pb").read_bytes()
 

@@ -165,12 +165,13 @@ class Sealed(tf.Module):
 
 
 class Trained(tf.Module):
-    """A second signature, which trains: SGD, or Momentum with a slot."""
+    """A second signature, which trains: SGD, or Momentum or Adagrad with a slot."""
 
-    def __init__(self, momentum: bool = False) -> None:
+    def __init__(self, rule: str = "") -> None:
         super().__init__()
         self.user = variable("user_embedding")
-        self.slot = tf.Variable(tf.zeros([ROWS, DIM]), name="slot") if momentum else None
+        self.rule = rule
+        self.slot = tf.Variable(tf.zeros([ROWS, DIM]), name="slot") if rule else None
 
     @tf.function(input_signature=[IDS])
     def __call__(self, ids: Any) -> dict[str, Any]:
@@ -184,15 +185,57 @@ class Trained(tf.Module):
         if self.slot is None:
             self.user.scatter_sub(tf.IndexedSlices(0.1 * gradient.values, gradient.indices))
         else:
-            tf.raw_ops.ResourceSparseApplyMomentum(
-                var=self.user.handle,
-                accum=self.slot.handle,
-                lr=0.1,
-                grad=gradient.values,
-                indices=gradient.indices,
-                momentum=0.9,
-            )
+            handles = {"var": self.user.handle, "accum": self.slot.handle}
+            sparse = {"lr": 0.1, "grad": gradient.values, "indices": gradient.indices}
+            if self.rule == "momentum":
+                tf.raw_ops.ResourceSparseApplyMomentum(**handles, **sparse, momentum=0.9)
+            else:
+                tf.raw_ops.ResourceSparseApplyAdagrad(**handles, **sparse)
         return {"loss": loss}
+
+
+class Nested(tf.Module):
+    """Trained by SGD through a function that looks up, so that the gradient is a call too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.user = variable("user_embedding")
+
+    @tf.function
+    def rows(self, ids: Any) -> Any:
+        return tf.nn.embedding_lookup(self.user, ids)
+
+    @tf.function(input_signature=[IDS])
+    def __call__(self, ids: Any) -> dict[str, Any]:
+        return {"out": self.rows(ids)}
+
+    @tf.function(input_signature=[IDS])
+    def train(self, ids: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(self.rows(ids)))
+        gradient = tape.gradient(loss, self.user)
+        self.user.scatter_sub(tf.IndexedSlices(0.1 * gradient.values, gradient.indices))
+        return {"loss": loss}
+
+
+class Graded(tf.Module):
+    """A gradient of its own in a function that takes no rows of a table, so that it stays a call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.user, self.dense = variable("user_embedding"), tf.Variable(tf.random.normal([DIM, DIM]), name="dense")
+
+    @tf.function
+    def tower(self, rows: Any) -> Any:
+        @tf.custom_gradient
+        def clipped(x: Any) -> Any:
+            return tf.minimum(x, 1.0), lambda gradient: 2.0 * gradient
+
+        return clipped(rows @ self.dense)
+
+    @tf.function(input_signature=[IDS])
+    def __call__(self, ids: Any) -> dict[str, Any]:
+        return {"out": self.tower(tf.nn.embedding_lookup(self.user, ids))}
 
 
 def keras(directory: str, *, fit: bool = False) -> None:
@@ -235,8 +278,11 @@ MODELS: dict[str, Callable[[str], None]] = {
     "branch": module(Branch),
     "loop": module(Loop),
     "sealed": module(Sealed),
+    "graded": module(Graded),
+    "nested": module(Nested, "train"),
     "trained": module(Trained, "train"),
-    "momentum": module(lambda: Trained(momentum=True), "train"),
+    "momentum": module(lambda: Trained("momentum"), "train"),
+    "adagrad": module(lambda: Trained("adagrad"), "train"),
 }
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from static_graphs import DIM, Function, StaticGraph, called, placeholder_attr
+from static_graphs import DIM, Function, StaticGraph, called, not_inlined, placeholder_attr
 
 from mx_rec.graph.apply_live import apply_live
 from mx_rec.graph.attrs import (
@@ -29,7 +29,8 @@ from mx_rec.graph.edits import EditSet
 from mx_rec.graph.inlining import Inlined, inline_call
 from mx_rec.graph.node import TensorRef
 from mx_rec.graph.view import GraphView
-from mx_rec.passes import PassManager
+from mx_rec.passes import PassManager, inline_calls
+from mx_rec.passes.convert_static_tables import ConvertStaticTables
 from mx_rec.passes.inline_calls import InlineCalls
 from mx_rec.passes.static_lookups.plans import TableChoice
 
@@ -212,6 +213,95 @@ def test_one_variable_may_stay_and_the_other_not() -> None:
     view = GraphView(result.graph_def)
     assert view.node("stays").op == "PartitionedCall"
     assert view.node("call").op == "IdentityN"
+
+
+def conditions(count: int) -> Any:
+    """A signature that looks up variables in branches, and one beside them."""
+    graph = StaticGraph()
+    branch = Function("branch", {"table": DT_RESOURCE, "ids": DT_INT64}, {"rows": DT_FLOAT})
+    branch.gather("lookup", "table", "ids")
+    graph.add_function(branch.gives(rows="lookup:output:0"))
+    tables = [f"table{index}" for index in range(count)]
+    serve = Function("serve", {"ids": DT_INT64, **dict.fromkeys([*tables, "good"], DT_RESOURCE)}, {"rows": DT_FLOAT})
+    serve.node("yes", "Const", [], {"dtype": attr_type(DT_BOOL), "value": attr_tensor(True, DT_BOOL)})
+    types = {"Tcond": attr_type(DT_BOOL), "Tin": attr_types([DT_RESOURCE, DT_INT64]), "Tout": attr_types([DT_FLOAT])}
+    functions = {"then_branch": attr_func("branch"), "else_branch": attr_func("branch")}
+    for table in tables:
+        serve.node(f"if_{table}", "If", ["yes:output:0", table, "ids"], {**types, **functions})
+    serve.gather("lookup", "good", "ids")
+    graph.add_function(serve.gives(rows="lookup:output:0", waits=[f"if_{table}" for table in tables]))
+    ids = graph.add("ids", "Placeholder", (), {"dtype": attr_type(DT_INT64)})
+    handles = [graph.variable(name) for name in (*tables, "good")]
+    types = {"Tin": attr_types([DT_INT64, *[DT_RESOURCE] * len(handles)]), "Tout": attr_types([DT_FLOAT])}
+    graph.add("call", "StatefulPartitionedCall", [ids, *handles], {"f": attr_func("serve"), **types})
+    return graph.graph_def()
+
+
+def test_what_is_in_the_way_of_many_variables_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And under the names that the nodes have if the call is inlined in the end, for the variable beside them."""
+    inlined_calls: list[str] = []
+
+    def counted(view: GraphView, call: Any, edits: EditSet) -> Any:
+        inlined_calls.append(call.name)
+        return inline_call(view, call, edits)
+
+    monkeypatch.setattr(inline_calls, "inline_call", counted)
+    result = inlined(conditions(9), InlineCalls((TableChoice("*"),)))
+    assert inlined_calls == ["call", "call"]
+    refused_nodes = [refusal.node for refusal in result.reports[0].refusals]
+    assert refused_nodes == [f"call/if_table{index}" for index in range(9)]
+    view = GraphView(result.graph_def)
+    assert all(view.node(name).op == "If" for name in refused_nodes)
+    assert view.node("call/lookup").op == "ResourceGather"
+
+
+@pytest.mark.parametrize(
+    ("choice", "keep", "reason"),
+    [
+        (TableChoice("emb"), {"emb"}, "is named outside the graph, so it must stay"),
+        (TableChoice("emb", initial_values="by_key", drop_modulo=True), set(), "Placeholder"),
+        (TableChoice("emb", "taken"), set(), "would be table 'taken', which is the name of that of node 'table'"),
+    ],
+)
+def test_calls_stay_for_all_reasons_of_the_conversion(choice: TableChoice, keep: set[str], reason: str) -> None:
+    graph_def = called()
+    table = graph_def.node.add(name="table", op="MxRecTable")
+    for name, value in {"table_name": "taken", "shared_name": "taken", "initializer": "constant"}.items():
+        table.attr[name].s = value.encode()
+    table.attr["dim"].i = DIM
+    inlining = InlineCalls((choice,), keep=frozenset(keep))
+    result = inlined(graph_def, inlining)
+    assert not result.modified
+    (refusal,) = result.reports[0].refusals
+    assert reason in str(refusal)
+    assert "its calls stay for variable 'emb'" in refusal.reason
+
+
+def test_a_gradient_out_of_a_call_that_stays() -> None:
+    """The lookup is in the open, so that nothing is inlined for it."""
+    graph = StaticGraph()
+    ids = graph.add("ids", "Placeholder", (), {"dtype": attr_type(DT_INT64)})
+    emb = graph.variable("emb")
+    rows = graph.gather("lookup", emb, ids)
+    backward = Function("backward", {"rows": DT_FLOAT}, {"values": DT_FLOAT})
+    backward.node("minus", "Neg", ["rows"], {"T": attr_type(DT_FLOAT)})
+    graph.add_function(backward.gives(values="minus:y:0"))
+    types = {"Tin": attr_types([DT_FLOAT]), "Tout": attr_types([DT_FLOAT])}
+    values = graph.add("gradient", "PartitionedCall", [rows], {"f": attr_func("backward"), **types})
+    graph.apply("update", "ResourceScatterSub", [emb], ids, values)
+    choices = (TableChoice("emb"),)
+    _, report = PassManager([EMB, ConvertStaticTables(choices, calls_inlined=True)]).run(graph.graph_def()).reports
+    (refusal,) = report.refusals
+    assert refusal.node == "update"
+    assert "adds what comes out of call 'gradient', which is not inlined" in refusal.reason
+
+
+def test_a_variable_is_refused_once() -> None:
+    choices = (TableChoice("emb"),)
+    first, second = PassManager([EMB, ConvertStaticTables(choices, calls_inlined=True)]).run(not_inlined()).reports
+    assert (len(first.refusals), len(second.refusals)) == (1, 0)
+    (alone,) = PassManager([ConvertStaticTables(choices)]).run(not_inlined()).reports
+    assert "is looked up in a function of 'call' only" in str(alone.refusals[0])
 
 
 def test_a_live_graph_cannot_replace_a_node() -> None:

@@ -40,7 +40,10 @@ NAMES = {
     "loop": "a lookup in a loop",
     "sealed": "`_noinline`, `jit_compile`, and neither",
     "trained": "a signature that trains (SGD)",
+    "nested": "the same, the lookup in a `tf.function`",
     "momentum": "a signature that trains (Momentum)",
+    "adagrad": "a signature that trains (Adagrad)",
+    "graded": "a `tf.custom_gradient`",
 }
 
 

@@ -61,6 +61,11 @@ def _load_array(path: str) -> Any:
     except OSError as error:
         raise UnusableFile(f"--feed: cannot read '{path}': {error.strerror or 'not an .npy file'}") from error
     except (ValueError, EOFError) as error:
+        if "Object arrays" in str(error):
+            raise UnusableFile(
+                f"--feed: '{path}' holds Python objects; expected plain numbers or strings: save strings as "
+                "np.array(x, 'S')"
+            ) from error
         raise UnusableFile(f"--feed: '{path}' is no .npy file of plain numbers or strings: {error}") from error
     if not isinstance(array, np.ndarray):
         raise UnusableFile(f"--feed: '{path}' holds several arrays; expected one (numpy.save)")
