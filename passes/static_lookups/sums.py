@@ -13,6 +13,7 @@ the sums and the update they may be scaled, clipped, compared with each other, o
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import NamedTuple
 
 from mx_rec.graph.iterators import Obstacle
 from mx_rec.graph.node import Node, TensorRef
@@ -81,16 +82,28 @@ def why_not_by_position(view: GraphView, name: str, update: Update, gradient: Gr
     return _order_matters(view, name, own, total)
 
 
+class _Rows(NamedTuple):
+    """A tensor that has the rows of the sums.
+
+    Attributes:
+        rank: its rank; the rows are along the first dimension.
+        among: the node that has put them among other rows; "" if they are alone.
+    """
+
+    rank: int
+    among: str
+
+
 def _order_matters(view: GraphView, name: str, own: Collection[str], total: TensorRef | None) -> Obstacle | None:
     """What would give something else if the rows of the sums came in another order."""
-    rows: dict[TensorRef, int] = {}  # tensors that have these rows, and their ranks
+    found: dict[TensorRef, _Rows] = {}
     readers: dict[str, None] = {}
-    pending = [(TensorRef(name, 0), 2)]
+    pending = [(TensorRef(name, 0), _Rows(2, ""))]
     while pending:
-        ref, rank = pending.pop()
-        if ref in rows:
+        ref, rows = pending.pop()
+        if ref in found:
             continue
-        rows[ref] = rank
+        found[ref] = rows
         uses = view.consumers(ref)
         if not uses:
             reason = f"gives the sums of {name!r} to nothing in the graph, so it is there to be fetched"
@@ -99,16 +112,21 @@ def _order_matters(view: GraphView, name: str, own: Collection[str], total: Tens
             node = view.node(use.node)
             if node.name in own or node.op in _VALUE_FREE | _OF_ALL_ROWS or (total and node.name == total.node):
                 continue
-            left = _rank_with_rows(view, node, rank)
+            left = _rank_with_rows(view, node, rows.rank)
             if left is None:
                 return Obstacle(node.name, f"op {node.op!r} may depend on the order of the rows of {name!r}")
             readers[node.name] = None
             if left > 0:
-                pending.append((TensorRef(node.name, 0), left))
+                among = node.name if node.op == "ConcatV2" else rows.among
+                pending.append((TensorRef(node.name, 0), _Rows(left, among)))
     for reader in readers:
         node = view.node(reader)
-        for ref in node.inputs if node.op in _ELEMENTWISE else ():
-            if ref not in rows and not _has_no_rows(view, ref):
+        if node.op not in _ELEMENTWISE:
+            continue
+        rows = next(found[ref] for ref in node.inputs if ref in found)
+        for ref in node.inputs:
+            fits = found[ref] == rows if ref in found else _has_no_rows(view, ref, rows.rank)
+            if not fits:
                 reason = f"computes with {ref.node!r} and the rows of {name!r}, the order of which would change"
                 return Obstacle(reader, reason)
     return None
@@ -138,27 +156,33 @@ def _rank_with_rows(view: GraphView, node: Node, rank: int) -> int | None:
     return rank if keeps is not None and keeps.b else rank - len(reduced)
 
 
-def _has_no_rows(view: GraphView, ref: TensorRef, depth: int = 0) -> bool:
-    """Whether a tensor is the same for all rows that it is computed with: a scalar, a vector of columns, or one row."""
+def _has_no_rows(view: GraphView, ref: TensorRef, rank: int, depth: int = 0) -> bool:
+    """Whether a tensor is the same for all rows of a tensor of that rank that it is computed with.
+
+    So are numbers, and beside rows of rank 2 a vector of columns or one row.
+    """
     shape = view.shape(ref)
     if shape is not None and not shape.unknown_rank:
-        return len(shape.dim) < 2 or (len(shape.dim) == 2 and shape.dim[0].size == 1)
+        dims = [dim.size for dim in shape.dim]
+        return len(dims) < rank or (len(dims) == rank and dims[0] == 1)
     node = view.node(ref.node)
     variable = variable_behind(view, ref)
     if variable is not None:
-        dims = written_dims(view.node(variable))
-        return dims is not None and len(dims) < 2
+        written = written_dims(view.node(variable))
+        return written is not None and len(written) < rank
     if node.op == "Const":
         value = node.attr("value")
-        return value is not None and len(value.tensor.tensor_shape.dim) < 2
-    if node.op in ("L2Loss", "Fill") or (node.op in _REDUCTIONS and _rank_with_rows(view, node, 2) == 0):
+        return value is not None and len(value.tensor.tensor_shape.dim) < rank
+    if node.op in ("L2Loss", "Fill"):
+        return True
+    if node.op in _REDUCTIONS and rank == 2 and _rank_with_rows(view, node, rank) == 0:
         return True
     if node.op == "Pack":
-        return all(view.node(source.node).op == "L2Loss" for source in node.inputs)
+        return rank == 2 and all(view.node(source.node).op == "L2Loss" for source in node.inputs)
     if depth >= _MAX_DEPTH or not node.inputs or node.op not in _ELEMENTWISE | _OF_NUMBERS | _REDUCTIONS:
         return False
     sources = node.inputs[:1] if node.op in _REDUCTIONS else node.inputs
-    return all(_has_no_rows(view, source, depth + 1) for source in sources)
+    return all(_has_no_rows(view, source, rank, depth + 1) for source in sources)
 
 
 def _foreign_reader(view: GraphView, tensor: TensorRef, own: set[str]) -> str | None:

@@ -134,6 +134,20 @@ def rate_by_position() -> None:
     trained("sgd", lambda g: with_values(g, g.values * tf.cast(tf.range(tf.size(g.indices)), tf.float32)[:, None]))
 
 
+def norm_by_position() -> None:
+    def change(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+        norm = tf.reduce_sum(tf.abs(gradient.values), 1)
+        weights = tf.cast(tf.range(tf.size(norm)), tf.float32)
+        return with_values(gradient, gradient.values * tf.reduce_sum(norm * weights))
+
+    trained("sgd", change)
+
+
+def rows_beside_columns() -> None:
+    """Goes well only where there are as many ids as columns."""
+    trained("sgd", lambda g: with_values(g, g.values * tf.reduce_sum(g.values, 1)))
+
+
 def first_rows_left_out() -> None:
     trained("sgd", lambda g: with_values(g, tf.concat([g.values[:1] * 0.0, g.values[1:]], 0)))
 
@@ -176,6 +190,8 @@ def segments_come_after_the_update() -> None:
         (noise_by_position, "the order of which would change"),
         (rate_by_position, "the order of which would change"),
         (first_rows_left_out, "may depend on the order of the rows"),
+        (norm_by_position, "the order of which would change"),
+        (rows_beside_columns, "the order of which would change"),
         (values_are_there_to_be_fetched, "it is there to be fetched"),
         (gradient_is_made_dense, "reads the distinct ids of"),
         (sums_are_read, "reads the sums of"),
