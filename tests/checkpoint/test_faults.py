@@ -14,6 +14,12 @@ import pytest
 import tensorflow as tf
 from ckpt_harness import batches, build, start
 
+from mx_rec.checkpoint import read_saved_table
+from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.optimizers import adagrad_by_addr
+from mx_rec.saver.saver import save_incremental
+
 tf1 = tf.compat.v1
 TOOL = pathlib.Path(__file__).parents[2] / "tools" / "kill_saves.py"
 
@@ -126,3 +132,26 @@ def test_saves_that_overlap_are_refused_or_whole(tmp_path):
             model.train(session, [3])
             saver.restore(session, prefix)
             np.testing.assert_array_equal(model.read(session, range(50)), rows)
+
+
+def test_tables_that_are_saved_together_keep_each_others_files(tmp_path):
+    """Each removes files of saves that nobody will complete, while the others' are not complete yet."""
+    start(True)
+    ids = tf1.placeholder(tf.int64, [None])
+    tables = [create_table(tf.int64, 4, f"t{number}", tf1.zeros_initializer()) for number in range(6)]
+    loss = tf.add_n([tf.reduce_sum(sparse_lookup(table, ids)) for table in tables])
+    gradients = tf.gradients(loss, tf1.get_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB))
+    addresses = tf1.get_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET)
+    optimizer = adagrad_by_addr.create_hash_optimizer_by_address(0.1)
+    step = optimizer.apply_gradients(list(zip(gradients, addresses)))
+    saver = tf1.train.Saver(max_to_keep=3)
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        for number in range(150):
+            session.run(step, {ids: np.arange(number % 7, 30)})
+            prefix = save_incremental(
+                saver, session, f"{tmp_path}/m", number, delta=number % 8 > 0, write_meta_graph=False
+            )
+            for table in tables:
+                files = read_saved_table(prefix, table.table_name).files
+                assert all((tmp_path / (os.path.basename(prefix) + file.suffix)).exists() for file in files)

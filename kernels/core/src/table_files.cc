@@ -46,14 +46,27 @@ bool BelongsToACheckpoint(const std::string& prefix) {
   return FileExists(prefix + ".index") || FileExists(prefix);
 }
 
-// Unless a writer is alive: that holds a lock on a file of its checkpoint.
-void RemoveIfAbandoned(const std::vector<std::string>& paths) {
+// Unless a writer is alive: that holds a lock on a file of its checkpoint. Of
+// `of_checkpoint`, if that is not null, the paths are to be all files: a list
+// that was made while a writer began may lack the one that it has locked.
+void RemoveIfAbandoned(const std::vector<std::string>& paths,
+                       const std::string* of_checkpoint = nullptr) {
   std::vector<FileHandle> locked;
   for (const std::string& path : paths) {
     FileHandle handle(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (!handle.is_open()) continue;
     if (flock(handle.get(), LOCK_EX | LOCK_NB) != 0) return;
     locked.push_back(std::move(handle));
+  }
+  if (of_checkpoint != nullptr) {
+    const std::string directory = DirectoryOf(*of_checkpoint);
+    const std::set<std::string> known(paths.begin(), paths.end());
+    for (const Entry& entry : List(directory)) {
+      if (entry.checkpoint == BaseOf(*of_checkpoint) &&
+          known.count(*of_checkpoint + entry.suffix) == 0) {
+        return;
+      }
+    }
   }
   for (const std::string& path : paths) unlink(path.c_str());
 }
@@ -104,7 +117,10 @@ Status PrepareFile(const std::string& prefix, int file_number,
   for (const Entry& entry : List(directory)) {
     const std::string path = directory + "/" + entry.checkpoint + entry.suffix;
     if (!BelongsToACheckpoint(directory + "/" + entry.checkpoint)) {
-      incomplete[entry.checkpoint].push_back(path);
+      // Those of this one may be other tables', which are saved just now.
+      if (entry.checkpoint != base) {
+        incomplete[entry.checkpoint].push_back(path);
+      }
       continue;
     }
     if (!entry.finished()) {
@@ -120,7 +136,8 @@ Status PrepareFile(const std::string& prefix, int file_number,
     earlier.push_back(reader->manifest());
   }
   for (const auto& checkpoint : incomplete) {
-    RemoveIfAbandoned(checkpoint.second);
+    const std::string other = directory + "/" + checkpoint.first;
+    RemoveIfAbandoned(checkpoint.second, &other);
   }
   std::sort(earlier.begin(), earlier.end(),
             [](const Manifest& a, const Manifest& b) {

@@ -732,6 +732,8 @@ TEST(Checkpoint_AbandonedFilesAreRemovedByTheNextSave) {
   WriteFile(directory / "alive-3.index", {'x'});
   WriteFile(directory / "other.data-00000-of-00001", {'x'});
   WriteFile(directory / "whatever", {'x'});
+  // Of another table, which is saved to the same checkpoint just now.
+  WriteFile(directory / "new-5.data-00000-of-m0001", {'x'});
   const FileHandle writer(
       open((directory / "busy-4.data-00000-of-t0000").c_str(), O_CREAT | O_RDWR,
            0644));
@@ -741,6 +743,7 @@ TEST(Checkpoint_AbandonedFilesAreRemovedByTheNextSave) {
       (directory.Files() ==
        std::set<std::string>{"alive-3.data-00000-of-m0000", "alive-3.index",
                              "busy-4.data-00000-of-t0000",
+                             "new-5.data-00000-of-m0001",
                              "new-5" + saved.files.back().suffix,
                              "other.data-00000-of-00001", "whatever"}));
 }
