@@ -739,13 +739,12 @@ TEST(Checkpoint_AbandonedFilesAreRemovedByTheNextSave) {
            0644));
   flock(writer.get(), LOCK_EX);
   const SavedTable saved = Save(table.get(), directory / "new-5");
-  EXPECT_TRUE(
-      (directory.Files() ==
-       std::set<std::string>{"alive-3.data-00000-of-m0000", "alive-3.index",
-                             "busy-4.data-00000-of-t0000",
-                             "new-5.data-00000-of-m0001",
-                             "new-5" + saved.files.back().suffix,
-                             "other.data-00000-of-00001", "whatever"}));
+  EXPECT_TRUE((directory.Files() ==
+               std::set<std::string>{
+                   "alive-3.data-00000-of-m0000", "alive-3.index",
+                   "busy-4.data-00000-of-t0000", "new-5.data-00000-of-m0001",
+                   "new-5" + saved.files.back().suffix,
+                   "other.data-00000-of-00001", "whatever"}));
 }
 
 size_t OpenFiles() {
