@@ -466,7 +466,8 @@ def test_coefficients_are_saved_and_differences_told(tmp_path):
     def run(*arguments):
         return subprocess.run(
             [sys.executable, "-c", COUNTING, *arguments],
-            check=True, capture_output=True, text=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1"},
+            check=True, capture_output=True, text=True, cwd=tmp_path,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1"},
         ).stderr  # fmt: skip
 
     prefix = str(tmp_path / "model")
