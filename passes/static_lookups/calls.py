@@ -6,10 +6,10 @@ import fnmatch
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from mx_rec.graph.node import Node, TensorRef
+from mx_rec.graph.node import TensorRef
 from mx_rec.graph.view import GraphView
 from mx_rec.passes.static_lookups.plans import TableChoice
-from mx_rec.passes.static_lookups.variables import RESOURCE_VARIABLE
+from mx_rec.passes.static_lookups.variables import RESOURCE_VARIABLE, calls_function
 
 _GATHERS_OF_HANDLE = ("ResourceGather", "ResourceGatherNd")
 _GATHERS_OF_VALUE = ("GatherV2", "Gather", "GatherNd")
@@ -29,12 +29,6 @@ def callers(view: GraphView, variable: str) -> list[str]:
         return []
     found = (use.node for use in view.consumers(TensorRef(variable, 0)) if calls_function(view, view.node(use.node)))
     return list(dict.fromkeys(found))
-
-
-def calls_function(view: GraphView, node: Node) -> bool:
-    """Whether a node runs a function of the library."""
-    schema = view.schema(node.op)
-    return view.function(node.op) is not None or (schema is not None and bool(schema.function_attrs))
 
 
 def caller_that_looks_up(view: GraphView, variable: str) -> str | None:

@@ -134,7 +134,7 @@ def _sort(view: GraphView, uses: Uses, node: Node, index: int, is_value: bool) -
         uses.shapes.append(node.name)
     elif node.op in _SAVES and index > 2:
         uses.saves.append((node.name, index))
-    elif is_value or _calls_functions(view, node):
+    elif is_value or calls_function(view, node):
         uses.others.append(node.name)
     elif node.op in _INITIALIZED:
         uses.initialized.append(node.name)
@@ -196,6 +196,7 @@ def _by_shared_name(view: GraphView) -> dict[str, list[str]]:
     return found
 
 
-def _calls_functions(view: GraphView, node: Node) -> bool:
+def calls_function(view: GraphView, node: Node) -> bool:
+    """Whether a node runs a function of the library."""
     schema = view.schema(node.op)
     return view.function(node.op) is not None or (schema is not None and bool(schema.function_attrs))

@@ -128,15 +128,7 @@ def test_a_job_with_the_default_saver_goes_on(tmp_path) -> None:
             assert sorted(names) == ["item", "item_bias", "user", "user_bias"]
             assert len({saveable.parts.file_number for saveable in table_saveables(graph)}) == 4
             scaffold = tf1.train.Scaffold(init_op=graph.get_operation_by_name("begin"))
-            with tf1.train.MonitoredTrainingSession(
-                checkpoint_dir=str(tmp_path / "job"),
-                scaffold=scaffold,
-                config=runs.session_config(grappler=False),
-                save_checkpoint_steps=2,
-                save_summaries_steps=None,
-                log_step_count_steps=None,
-            ) as session:
-                return [float(session.run(STEP)[0]) for _ in range(steps)]
+            return run_job(tmp_path / "job", steps, scaffold)
 
     expected = runs.losses(plain.meta_graph("matrix_factorization", "adam").graph_def, steps=2)
     assert job(2) == expected.tolist()

@@ -1,6 +1,5 @@
 #include "mxrec/checkpoint_folder.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -46,18 +45,6 @@ bool IsOld(const std::string& path) {
   struct stat info;
   return lstat(path.c_str(), &info) == 0 &&
          time(nullptr) - info.st_mtime > kOldSeconds;
-}
-
-std::vector<std::string> NamesIn(const std::string& directory) {
-  std::vector<std::string> names;
-  DIR* const dir = opendir(directory.c_str());
-  if (dir == nullptr) return names;
-  while (const dirent* const found = readdir(dir)) {
-    const std::string name = found->d_name;
-    if (name != "." && name != "..") names.push_back(name);
-  }
-  closedir(dir);
-  return names;
 }
 
 std::string DirectoryOfTable(const std::string& table) {
@@ -144,15 +131,8 @@ Status WriteText(const std::string& path, const std::string& text) {
       open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
            0666));
   if (!handle.is_open()) return IoError("write", path, errno);
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t n =
-        write(handle.get(), text.data() + done, text.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return IoError("write", path, errno);
-    done += static_cast<size_t>(n);
-  }
-  return Status::Ok();
+  return WriteAll(handle.get(), path,
+                  {{const_cast<char*>(text.data()), text.size()}});
 }
 
 Status MakeDirectory(const std::string& path) {

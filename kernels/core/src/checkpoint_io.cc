@@ -1,5 +1,6 @@
 #include "checkpoint_io.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -113,6 +114,39 @@ Status ReadAt(int fd, const std::string& path, int64_t offset,
     if (first == left.size()) break;
     left[first].iov_base = static_cast<char*>(left[first].iov_base) + read;
     left[first].iov_len -= read;
+  }
+  return Status::Ok();
+}
+
+std::vector<std::string> NamesIn(const std::string& directory) {
+  std::vector<std::string> names;
+  DIR* const dir = opendir(directory.c_str());
+  if (dir == nullptr) return names;
+  while (const dirent* const found = readdir(dir)) {
+    const std::string name = found->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+  }
+  closedir(dir);
+  return names;
+}
+
+Status WriteAll(int fd, const std::string& path, std::vector<iovec> pieces) {
+  size_t first = 0;
+  while (first < pieces.size()) {
+    const int n = static_cast<int>(std::min<size_t>(pieces.size() - first, 64));
+    ssize_t written = writev(fd, pieces.data() + first, n);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return IoError("write", path, errno);
+    while (first < pieces.size() &&
+           written >= static_cast<ssize_t>(pieces[first].iov_len)) {
+      written -= static_cast<ssize_t>(pieces[first].iov_len);
+      ++first;
+    }
+    if (first < pieces.size()) {
+      pieces[first].iov_base =
+          static_cast<char*>(pieces[first].iov_base) + written;
+      pieces[first].iov_len -= static_cast<size_t>(written);
+    }
   }
   return Status::Ok();
 }

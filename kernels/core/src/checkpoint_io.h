@@ -2,6 +2,8 @@
 #ifndef MXREC_SRC_CHECKPOINT_IO_H_
 #define MXREC_SRC_CHECKPOINT_IO_H_
 
+#include <sys/uio.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -34,11 +36,15 @@ std::string DirectoryOf(const std::string& path);
 std::string BaseOf(const std::string& path);
 Status SyncDirectory(const std::string& directory);
 bool FileExists(const std::string& path);
+// Of what is in a directory; none if it cannot be read.
+std::vector<std::string> NamesIn(const std::string& directory);
 // All of `bytes`, at `offset`; DataLoss if the file is shorter.
 Status ReadAt(int fd, const std::string& path, int64_t offset, void* to,
               int64_t bytes);
 Status ReadAt(int fd, const std::string& path, int64_t offset,
               const std::vector<Span<char>>& pieces);
+// One piece after another, however often it takes.
+Status WriteAll(int fd, const std::string& path, std::vector<iovec> pieces);
 
 }  // namespace mxrec
 

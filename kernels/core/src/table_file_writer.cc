@@ -120,27 +120,6 @@ int64_t ElementBytes(const std::vector<Column>& columns) {
   return std::max<int64_t>(bytes, 1);
 }
 
-Status WriteAll(int fd, const std::string& path, std::vector<iovec> pieces) {
-  size_t first = 0;
-  while (first < pieces.size()) {
-    const int n = static_cast<int>(std::min<size_t>(pieces.size() - first, 64));
-    ssize_t written = writev(fd, pieces.data() + first, n);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return IoError("write", path, errno);
-    while (first < pieces.size() &&
-           written >= static_cast<ssize_t>(pieces[first].iov_len)) {
-      written -= static_cast<ssize_t>(pieces[first].iov_len);
-      ++first;
-    }
-    if (first < pieces.size()) {
-      pieces[first].iov_base =
-          static_cast<char*>(pieces[first].iov_base) + written;
-      pieces[first].iov_len -= static_cast<size_t>(written);
-    }
-  }
-  return Status::Ok();
-}
-
 }  // namespace
 
 std::string TableFileSuffix(const std::string& content, int file_number,

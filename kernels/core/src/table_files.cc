@@ -1,6 +1,5 @@
 // The files of tables in a checkpoint's directory: which belong together, and
 // which nothing needs any more.
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -29,16 +28,12 @@ struct Entry {
 // The files of tables in a directory.
 std::vector<Entry> List(const std::string& directory) {
   std::vector<Entry> entries;
-  DIR* const dir = opendir(directory.c_str());
-  if (dir == nullptr) return entries;
-  while (const dirent* const found = readdir(dir)) {
-    const std::string name = found->d_name;
+  for (const std::string& name : NamesIn(directory)) {
     const size_t at = name.rfind(".data-");
     if (at == std::string::npos || at == 0) continue;
     if (!IsTableFileSuffix(name.substr(at))) continue;
     entries.push_back({name.substr(0, at), name.substr(at)});
   }
-  closedir(dir);
   return entries;
 }
 

@@ -1,12 +1,12 @@
 // The folder beside a checkpoint: what it holds, and what is removed.
 #include "mxrec/checkpoint_folder.h"
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "mxrec/checkpoint.h"
+#include "tests/temporary_directory.h"
 #include "tests/testing.h"
 
 namespace mxrec {
@@ -15,25 +15,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Directory {
+class Directory : public TemporaryDirectory {
  public:
-  Directory() {
-    char name[] = "/tmp/mxrec_folder_XXXXXX";
-    path_ = mkdtemp(name);
-  }
-  ~Directory() {
-    std::error_code error;
-    fs::remove_all(path_, error);
-  }
-  std::string operator/(const std::string& name) const {
-    return path_ + "/" + name;
-  }
   void Complete(const std::string& checkpoint) const {
     std::ofstream(*this / (checkpoint + ".index")) << "index";
   }
-
- private:
-  std::string path_;
 };
 
 std::string TextOf(const std::string& table, bool is_delta = false) {

@@ -19,6 +19,7 @@
 #include "src/checkpoint_io.h"
 #include "src/table_file.h"
 #include "tests/table_utils.h"
+#include "tests/temporary_directory.h"
 #include "tests/testing.h"
 
 namespace mxrec {
@@ -26,32 +27,6 @@ namespace testing {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A directory of its own, removed at the end.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    char name[] = "/tmp/mxrec_checkpoint_XXXXXX";
-    path_ = mkdtemp(name);
-  }
-  ~TemporaryDirectory() {
-    std::error_code error;
-    fs::remove_all(path_, error);
-  }
-  std::string operator/(const std::string& name) const {
-    return path_ + "/" + name;
-  }
-  std::set<std::string> Files() const {
-    std::set<std::string> names;
-    for (const auto& entry : fs::directory_iterator(path_)) {
-      names.insert(entry.path().filename());
-    }
-    return names;
-  }
-
- private:
-  std::string path_;
-};
 
 SaveRequest SaveTo(const std::string& prefix) {
   SaveRequest request;

@@ -4,8 +4,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -14,6 +12,7 @@
 #include "mxrec/saving.h"
 #include "tests/stress.h"
 #include "tests/table_utils.h"
+#include "tests/temporary_directory.h"
 #include "tests/testing.h"
 
 namespace mxrec {
@@ -32,18 +31,12 @@ constexpr int64_t kBatch = 500;
 class SavingStress {
  public:
   explicit SavingStress(Clock::duration duration) : duration_(duration) {
-    char name[] = "/tmp/mxrec_stress_XXXXXX";
-    directory_ = mkdtemp(name);
     TableOptions options = Options("saved", kDim);
     options.initializer.kind = InitializerKind::kConstant;
     options.initializer.a = 0;
     options.admission.access_threshold = 2;
     options.admission.record_times = true;
     table_ = MakeTable(options);
-  }
-  ~SavingStress() {
-    std::error_code error;
-    std::filesystem::remove_all(directory_, error);
   }
 
   void Run() {
@@ -137,7 +130,7 @@ class SavingStress {
 
   SavedTable SaveAs(SaveKind kind, bool complete) {
     SaveRequest request;
-    request.prefix = directory_ + "/m-" + std::to_string(++saves_);
+    request.prefix = directory_ / ("m-" + std::to_string(++saves_));
     request.kind = kind;
     SavedTable saved;
     EXPECT_OK(table_->Save(request, &saved));
@@ -185,7 +178,7 @@ class SavingStress {
   }
 
   const Clock::duration duration_;
-  std::string directory_;
+  const TemporaryDirectory directory_;
   std::shared_ptr<Table> table_;
   std::atomic<int64_t> now_{0};
   std::atomic<int> seed_{0};

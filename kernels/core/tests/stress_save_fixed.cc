@@ -4,8 +4,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -15,6 +13,7 @@
 #include "tests/fixed_rows.h"
 #include "tests/stress.h"
 #include "tests/table_utils.h"
+#include "tests/temporary_directory.h"
 #include "tests/testing.h"
 
 namespace mxrec {
@@ -34,8 +33,6 @@ constexpr int64_t kBatch = 500;
 class FixedSavingStress {
  public:
   explicit FixedSavingStress(Clock::duration duration) : duration_(duration) {
-    char name[] = "/tmp/mxrec_stress_XXXXXX";
-    directory_ = mkdtemp(name);
     TableOptions options = Options("fixed", kDim);
     options.fixed_capacity = kCapacity;
     options.initializer.kind = InitializerKind::kConstant;
@@ -44,10 +41,6 @@ class FixedSavingStress {
     options.admission.record_times = true;
     table_ = MakeTable(options);
     rows_ = std::make_unique<FixedRows>(table_.get());
-  }
-  ~FixedSavingStress() {
-    std::error_code error;
-    std::filesystem::remove_all(directory_, error);
   }
 
   void Run() {
@@ -127,7 +120,7 @@ class FixedSavingStress {
 
   SavedTable SaveAs(SaveKind kind, bool complete) {
     SaveRequest request;
-    request.prefix = directory_ + "/m-" + std::to_string(++saves_);
+    request.prefix = directory_ / ("m-" + std::to_string(++saves_));
     request.kind = kind;
     rows_->ShareIn(&request);
     SavedTable saved;
@@ -174,7 +167,7 @@ class FixedSavingStress {
   }
 
   const Clock::duration duration_;
-  std::string directory_;
+  const TemporaryDirectory directory_;
   std::shared_ptr<Table> table_;
   std::unique_ptr<FixedRows> rows_;
   std::atomic<int64_t> now_{0};

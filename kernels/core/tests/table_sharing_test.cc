@@ -5,14 +5,13 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
-#include <filesystem>
 #include <thread>
 #include <utility>
 
 #include "mxrec/saving.h"
 #include "tests/fixed_rows.h"
 #include "tests/table_utils.h"
+#include "tests/temporary_directory.h"
 #include "tests/testing.h"
 
 namespace mxrec {
@@ -25,8 +24,6 @@ constexpr int64_t kKeys = 30000;  // of several buffers
 class Fixture {
  public:
   Fixture() {
-    char name[] = "/tmp/mxrec_sharing_XXXXXX";
-    directory_ = mkdtemp(name);
     TableOptions options = Options("t", kDim);
     options.fixed_capacity = kKeys;
     options.record_counts = false;
@@ -34,12 +31,8 @@ class Fixture {
     options.initializer.a = 0;
     table = MakeTable(options);
     rows = std::make_unique<FixedRows>(table.get());
-    request.prefix = directory_ + "/m";
+    request.prefix = directory_ / "m";
     rows->ShareIn(&request);
-  }
-  ~Fixture() {
-    std::error_code error;
-    std::filesystem::remove_all(directory_, error);
   }
   void Train(const std::vector<Key>& keys) {
     const auto addresses = FindOrInsert(table.get(), keys);
@@ -63,7 +56,7 @@ class Fixture {
   SaveRequest request;
 
  private:
-  std::string directory_;
+  const TemporaryDirectory directory_;
 };
 
 TEST(Sharing_StepsThatBeginDuringASaveAreNotInIt) {
